@@ -8,7 +8,9 @@
 #include <ATen/MemoryOverlap.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/core/GradMode.h>
+#include <c10/util/accumulate.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <limits>
@@ -19,22 +21,28 @@
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/observe/step_recorder.h"
+#include "gradwire/process_group/complex_half_internal.h"
 #include "gradwire/process_group/expanded_tensors_internal.h"
 #include "gradwire/process_group/given_outputs_internal.h"
 #include "gradwire/process_group/group_record_internal.h"
 #include "gradwire/process_group/labelled_work_internal.h"
 #include "gradwire/process_group/lane_scope.h"
 #include "gradwire/process_group/live_groups_internal.h"
+#include "gradwire/process_group/sparse_all_reduce_internal.h"
 #include "gradwire/process_group/validate_internal.h"
 #include "gradwire/process_group/watched_call_internal.h"
 #include "gradwire/process_group/work_internal.h"
 
 namespace gradwire {
 
+using internal::any_complex_half;
 using internal::any_expanded;
 using internal::arguments_of;
+using internal::as_halves;
+using internal::Outputs;
 using internal::reduce_expanded;
 using internal::Validator;
+using internal::work_after;
 using internal::writing_into;
 using observe::CallKind;
 
@@ -84,7 +92,20 @@ std::shared_ptr<Work> record(observe::FlightCall flight, const internal::CallLab
   return work;
 }
 
+bool all_sparse(const Tensors& tensors) {
+  return !tensors.empty() && std::all_of(tensors.begin(), tensors.end(), [](const at::Tensor& tensor) {
+    return tensor.defined() && tensor.is_sparse();
+  });
+}
+
 std::uint64_t others_of(const ProcessGroup& group) { return static_cast<std::uint64_t>(group.size()) - 1; }
+
+// Splits of the rows of `tensor`, as splits of its elements.
+std::vector<std::int64_t> elements_of(std::vector<std::int64_t> splits, const at::Tensor& tensor) {
+  const std::int64_t row = c10::multiply_integers(tensor.sizes().slice(1));
+  for (std::int64_t& split : splits) split *= row;
+  return splits;
+}
 
 std::uint64_t bytes_of(const at::Tensor& tensor) { return static_cast<std::uint64_t>(tensor.nbytes()); }
 
@@ -237,8 +258,19 @@ std::shared_ptr<Work> ProcessGroup::broadcast(Tensors tensors, const BroadcastOp
 std::shared_ptr<Work> ProcessGroup::all_reduce(Tensors tensors, const AllReduceOptions& options) {
   const Validator check(*this, "all_reduce");
   check.timeout(options.timeout);
+  if (all_sparse(tensors)) {
+    if (options.op != ReduceOp::sum())
+      check.fail("sparse tensors have the sum alone; make them dense, with to_dense()");
+    for (at::Tensor& tensor : tensors) internal::all_reduce_sparse(*this, tensor, options);
+    return completed_work(std::move(tensors));
+  }
   check.tensors("tensors", tensors);
   check.reduction(options.op, tensors);
+  if (any_complex_half(tensors)) {
+    require_by_parts(check, options.op);
+    return work_after(
+        all_reduce(as_halves(tensors), options), [] {}, Outputs::list(tensors));
+  }
   if (any_expanded(tensors)) {
     return reduce_expanded(tensors, [&](const Tensors& copies) { return all_reduce(copies, options); });
   }
@@ -259,6 +291,11 @@ std::shared_ptr<Work> ProcessGroup::reduce(Tensors tensors, const ReduceOptions&
   check.tensors("tensors", tensors);
   check.root(options);
   check.reduction(options.op, tensors);
+  if (any_complex_half(tensors)) {
+    require_by_parts(check, options.op);
+    return work_after(
+        reduce(as_halves(tensors), options), [] {}, Outputs::list(tensors));
+  }
   if (any_expanded(tensors)) {
     return reduce_expanded(tensors, [&](const Tensors& copies) { return reduce(copies, options); });
   }
@@ -354,6 +391,12 @@ std::shared_ptr<Work> ProcessGroup::reduce_scatter(Tensors outputs, std::vector<
   check.outputs("outputs", outputs);
   check.lists("lists of inputs", inputs, "outputs", outputs);
   check.reduction(options.op, outputs);
+  if (any_complex_half(outputs)) {
+    require_by_parts(check, options.op);
+    for (Tensors& list : inputs) list = as_halves(list);
+    return work_after(
+        reduce_scatter(as_halves(outputs), std::move(inputs), options), [] {}, Outputs::list(outputs));
+  }
   return enter("reduce_scatter", options, others_of(*this) * bytes_of(outputs),
                Told{arguments_of(CallKind::reduce_scatter, __builtin_return_address(0), outputs),
                     writing_into("reduce_scatter", outputs, [&](ProcessGroup& group, const auto& settled) {
@@ -369,6 +412,12 @@ std::shared_ptr<Work> ProcessGroup::reduce_scatter_tensor(at::Tensor output, at:
   check.tensor("inputs", input);
   check.matches("inputs", input, output, output.numel() * size());
   check.reduction(options.op, {output});
+  if (any_complex_half({output})) {
+    require_by_parts(check, options.op);
+    const Tensors halves = as_halves({output, input});
+    return work_after(
+        reduce_scatter_tensor(halves[0], halves[1], options), [] {}, Outputs::list({output}));
+  }
   return enter("reduce_scatter_tensor", options, others_of(*this) * bytes_of(output),
                Told{arguments_of(CallKind::reduce_scatter_tensor, __builtin_return_address(0), output),
                     writing_into("reduce_scatter_tensor", output, [&](ProcessGroup& group, const auto& settled) {
@@ -421,8 +470,21 @@ std::shared_ptr<Work> ProcessGroup::all_to_all_single(at::Tensor output, at::Ten
   check.splits("output", output_splits, output);
   check.splits("input", input_splits, input);
   if (output.sizes().slice(1) != input.sizes().slice(1)) {
-    check.fail(concat("the rows of the output have the shape ", output.sizes().slice(1), " and those of the input ",
-                      input.sizes().slice(1)));
+    if (!output.is_contiguous()) {
+      check.fail(concat("the rows of the output have the shape ", output.sizes().slice(1), " and those of the input ",
+                        input.sizes().slice(1), "; then the output must be contiguous"));
+    }
+    const auto own = static_cast<std::size_t>(rank());
+    const std::int64_t sent = elements_of(input_splits, input)[own];
+    const std::int64_t expected = elements_of(output_splits, output)[own];
+    if (sent != expected) {
+      check.fail(concat("this rank sends itself ", sent, " elements, in rows of the shape ", input.sizes().slice(1),
+                        ", and expects ", expected, ", in rows of the shape ", output.sizes().slice(1)));
+    }
+    auto work = all_to_all_single(output.detach().view({-1}), input.detach().reshape({-1}),
+                                  elements_of(output_splits, output), elements_of(input_splits, input), options);
+    return work_after(
+        std::move(work), [] {}, Outputs::list({output}));
   }
   const auto self = static_cast<std::size_t>(rank());
   if (output_splits[self] != input_splits[self]) {

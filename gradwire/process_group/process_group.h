@@ -80,9 +80,9 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   // Copies each tensor of rank `root` to the tensor in the same place on every other rank.
   std::shared_ptr<Work> broadcast(Tensors tensors, const BroadcastOptions& options = {});
 
-  // Each element becomes `op` over all ranks of that element, on all ranks. Throws InvalidArgument when `op` is not
-  // defined for the dtype (ReduceOp), here and in the other reductions. Elements of an expanded tensor share memory,
-  // and get the result of the first of them, here and in reduce(). The coalesced form is the same call.
+  // Each element becomes `op` over all ranks of it. Throws InvalidArgument when the dtype has no such `op` (ReduceOp),
+  // as other reductions do. ComplexHalf has sum, avg and premul_sum. Sparse COO tensors have sum; the call returns at
+  // its end. Elements of an expanded tensor get the result of the first, also in reduce(). Coalesced: the same.
   std::shared_ptr<Work> all_reduce(Tensors tensors, const AllReduceOptions& options = {});
   std::shared_ptr<Work> all_reduce_coalesced(Tensors tensors, const AllReduceOptions& options = {});
 
@@ -126,8 +126,8 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   std::shared_ptr<Work> all_to_all(Tensors outputs, Tensors inputs, const AllToAllOptions& options = {});
 
   // all_to_all() with the parts one after another along dimension 0 of one tensor: input_splits[r] rows go to rank r,
-  // and output_splits[r] rows come from rank r. Empty splits mean equal parts. Rows of both tensors have the same
-  // shape. An input that shares memory with the output is copied first.
+  // and output_splits[r] rows come from rank r. Empty splits mean equal parts. Where rows differ in shape, elements
+  // count, and the output must be contiguous. An input that shares memory with the output is copied first.
   std::shared_ptr<Work> all_to_all_single(at::Tensor output, at::Tensor input,
                                           std::vector<std::int64_t> output_splits = {},
                                           std::vector<std::int64_t> input_splits = {},

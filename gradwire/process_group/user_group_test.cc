@@ -216,7 +216,7 @@ TEST(Validation, RefusesTensorsThatCannotBeMoved) {
   expect_refused(*group, "broadcast: one of the tensors is an undefined tensor", [&] {
     group->broadcast({good, at::Tensor()});
   });
-  expect_refused(*group, "to_dense", [&] { group->all_reduce({good.to_sparse()}); });
+  expect_refused(*group, "to_dense", [&] { group->reduce({good.to_sparse()}); });
   expect_refused(*group, "meta", [&] { group->all_reduce({at::empty({2}, at::TensorOptions(at::kMeta))}); });
   expect_refused(*group, "clone()", [&] { group->broadcast({at::ones({1}).expand({4})}); });
   AllReduceOptions late;

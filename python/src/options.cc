@@ -19,6 +19,11 @@ std::string upper(std::string_view name) {
   return out;
 }
 
+int number_of(const ReduceOp& op) { return static_cast<int>(op.kind); }
+
+// Whether the number says all of it.
+bool is_plain(const ReduceOp& op) { return op.kind != ReduceOp::Kind::premul_sum; }
+
 ReduceOp op_from_pickle(const py::tuple& state) {
   return {static_cast<ReduceOp::Kind>(state[0].cast<int>()), state[1].cast<double>()};
 }
@@ -40,14 +45,23 @@ void bind_reduce_op(py::module_& module) {
 SUM, AVG, PRODUCT, MIN, MAX, BAND, BOR, BXOR, and ReduceOp.premul_sum(factor), which multiplies each rank's elements by
 `factor` first. Elements are combined in rank order, so all ranks get the same bits; float16 and bfloat16 are combined
 in float32 and rounded once.)");
-  op.def_static("premul_sum", &ReduceOp::premul_sum, py::arg("factor"), "A sum of products with `factor`.")
+  op.def(py::init<const ReduceOp&>(), py::arg("op"), "The same reduction, as in PyTorch.")
+      .def_static("premul_sum", &ReduceOp::premul_sum, py::arg("factor"), "A sum of products with `factor`.")
       .def_property_readonly(
           "name", [](const ReduceOp& self) { return upper(name_of(self.kind)); },
           "\"SUM\", \"AVG\", ...; \"PREMUL_SUM\".")
       .def_readonly("factor", &ReduceOp::factor, "Of premul_sum.")
+      .def_property_readonly("value", &number_of, "The number of the kind, which is PyTorch's.")
+      .def("__int__", &number_of)
+      .def("__index__", &number_of)
       .def(py::self == py::self)
+      .def(
+          "__eq__", [](const ReduceOp& self, int number) { return is_plain(self) && number_of(self) == number; },
+          py::is_operator())
       .def("__hash__",
-           [](const ReduceOp& self) { return py::hash(py::make_tuple(static_cast<int>(self.kind), self.factor)); })
+           [](const ReduceOp& self) -> py::ssize_t {
+             return is_plain(self) ? number_of(self) : py::hash(py::make_tuple(number_of(self), self.factor));
+           })
       .def("__repr__",
            [](const ReduceOp& self) {
              const std::string name = upper(name_of(self.kind));
@@ -58,6 +72,7 @@ in float32 and rounded once.)");
       .def("__deepcopy__", [](const ReduceOp& self, const py::dict&) { return self; })
       .def(py::pickle([](const ReduceOp& self) { return py::make_tuple(static_cast<int>(self.kind), self.factor); },
                       &op_from_pickle));
+  op.attr("RedOpType") = op;  // PyTorch's name for the type of ReduceOp.SUM
   using Kind = ReduceOp::Kind;
   for (const Kind kind : {Kind::sum, Kind::avg, Kind::product, Kind::min, Kind::max, Kind::band, Kind::bor, Kind::bxor})
     op.attr(upper(name_of(kind)).c_str()) = ReduceOp{kind};

@@ -1,6 +1,14 @@
 # SPDX-FileCopyrightText: The gradwire authors
 # SPDX-License-Identifier: Apache-2.0
-"""gradwire beside PyTorch over Gloo, in the same processes."""
+"""gradwire.distributed, torch.distributed over the backend "gradwire" and DDP, beside PyTorch's over Gloo in the same processes."""
+import copy
+import pickle
+
+import pytest
+import torch
+import torch.distributed as td
+
+from gradwire import distributed as dist
 
 GUARD = 300
 
@@ -17,11 +25,88 @@ td.init_process_group("gloo", store=td.FileStore(os.environ["MEET"] + "gloo", si
 dist.init_process_group(store=dist.FileStore(os.environ["MEET"] + "ours", size), rank=rank, world_size=size)
 """
 
+CALLS = PRELUDE + """
+plugged = td.new_group(backend="gradwire")
+
+def chalf():
+    return torch.tensor([1 + 2j, 3 - 1j], dtype=torch.complex32) * (rank + 1)
+
+def exchanged(d, group, shape_in, shape_out, splits_out=None, splits_in=None):
+    output = torch.zeros(shape_out)
+    d.all_to_all_single(output, torch.arange(12.0).view(shape_in) + 100 * rank, splits_out, splits_in, group=group)
+    return output
+
+def reduced(d, group, tensor, call="all_reduce", **arguments):
+    getattr(d, call)(tensor, group=group, **arguments)
+    return tensor
+
+def scattered(d, group, call, inputs):
+    output = torch.zeros(2, dtype=torch.complex32)
+    getattr(d, call)(output, inputs, group=group)
+    return output
+
+def sparse(entries):
+    indices = torch.tensor([[rank, 2, 2][:entries]])
+    return torch.sparse_coo_tensor(indices, torch.arange(2.0 * entries).view(entries, 2) + rank, (4, 2))
+
+def waited(d, group):
+    tensor = sparse(2)
+    work = d.all_reduce(tensor, group=group, async_op=True)
+    work.wait()
+    return tensor
+
+uneven = ([1, 2], [2, 4]) if rank == 0 else ([2, 1], [4, 2])
+CALLS = {
+    "all_to_all_single, rows of another length": lambda d, g: exchanged(d, g, (4, 3), (2, 6)),
+    "all_to_all_single, into one row of numbers": lambda d, g: exchanged(d, g, (4, 3), (12,)),
+    "all_to_all_single, with splits": lambda d, g: exchanged(d, g, (6, 2), (4, 3), [2, 2], [3, 3]),
+    "all_to_all_single, with uneven splits": lambda d, g: exchanged(d, g, (6, 2), (3, 4), *uneven),
+    "all_reduce of complex32": lambda d, g: reduced(d, g, chalf()),
+    "reduce of complex32": lambda d, g: reduced(d, g, chalf(), "reduce", dst=0)[: 2 - 2 * rank],
+    "reduce_scatter of complex32": lambda d, g: scattered(d, g, "reduce_scatter", [chalf(), 2 * chalf()]),
+    "reduce_scatter_tensor of complex32":
+        lambda d, g: scattered(d, g, "reduce_scatter_tensor", torch.cat([chalf(), 2 * chalf()])),
+    "all_reduce of sparse tensors": lambda d, g: reduced(d, g, sparse(2)),
+    "all_reduce of sparse tensors with other numbers of entries": lambda d, g: reduced(d, g, sparse(rank)),
+    "all_reduce of sparse tensors that are not coalesced": lambda d, g: reduced(d, g, sparse(3)),
+    "all_reduce of sparse tensors, asynchronously": waited,
+}
+def plain(tensor):
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor.to_dense()
+
+for name, call in CALLS.items():
+    theirs = call(td, None)
+    for ours in (call(dist, None), call(td, plugged)):
+        assert ours.dtype == theirs.dtype and ours.layout == theirs.layout and ours.shape == theirs.shape, name
+        assert torch.equal(plain(theirs), plain(ours)), (name, theirs, ours)
+
+# What neither does.
+REFUSED = {
+    "a sparse maximum": lambda d: d.all_reduce(sparse(2), op=d.ReduceOp.MAX),
+    "a product of complex32": lambda d: d.all_reduce(chalf(), op=d.ReduceOp.PRODUCT),
+    "an all_reduce of CSR": lambda d: d.all_reduce(torch.eye(3).to_sparse_csr()),
+    "no groups": lambda d: d.new_subgroups_by_enumeration([]),
+}
+for name, call in REFUSED.items():
+    for d in (td, dist):
+        try:
+            call(d)
+        except (ValueError, RuntimeError, NotImplementedError):
+            continue
+        raise AssertionError(f"{d.__name__} did not refuse {name}")
+dist.destroy_process_group()
+td.destroy_process_group()
+"""
+
 
 def run(run_script, source):
     processes = run_script(source, 2)
     outputs = [process.communicate(timeout=GUARD)[0] for process in processes]
     assert all(process.returncode == 0 for process in processes), "\n".join(outputs)
+
+
+def test_collectives_do_what_they_do_over_gloo(run_script):
+    run(run_script, CALLS)
 
 
 DDP = PRELUDE + """
@@ -114,3 +199,27 @@ td.destroy_process_group()
 
 def test_private_names_of_ddp_mean_what_they_mean_in_pytorch(run_script):
     run(run_script, DDP)
+
+
+NAMES = ["SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_reductions_are_the_numbers_that_pytorchs_are(name):
+    ours, theirs = getattr(dist.ReduceOp, name), getattr(td.ReduceOp, name)
+    assert int(ours) == int(theirs) and ours.value == theirs.value and ours.name == theirs.name
+    assert [0, 1, 2, 3, 4, 5, 6, 7, 8][ours] == int(theirs)
+    assert ours == int(theirs) and ours == theirs and theirs == ours and hash(ours) == hash(theirs)
+    assert ours != "SUM" and ours is not None and ours != int(theirs) + 1
+    assert {theirs: "found"}[ours] == "found"
+    for again in (pickle.loads(pickle.dumps(ours)), copy.copy(ours), copy.deepcopy(ours), dist.ReduceOp(ours)):
+        assert again == ours and hash(again) == hash(ours) and {ours: 1}[again] == 1
+    assert [other for other in NAMES if getattr(dist.ReduceOp, other) == ours] == [name]
+    assert isinstance(ours, dist.ReduceOp.RedOpType) and getattr(dist.ReduceOp.RedOpType, name) == ours
+
+
+def test_a_premultiplied_sum_is_more_than_its_number():
+    two = dist.ReduceOp.premul_sum(2.0)
+    assert int(two) == 8 and two != 8 and two != dist.ReduceOp.premul_sum(3.0)
+    again = pickle.loads(pickle.dumps(two))
+    assert again == two and hash(again) == hash(two)

@@ -236,6 +236,8 @@ def new_subgroups_by_enumeration(
     group_desc: str | None = None,
 ) -> tuple[ProcessGroup, list[ProcessGroup]]:
     """Several groups at once; returns this rank's own and all of them. Collective over the default group."""
+    if not ranks_per_subgroup_list:
+        raise InvalidArgument("new_subgroups_by_enumeration: ranks_per_subgroup_list is empty; give one list at least.")
     seen: set[int] = set()
     for ranks in ranks_per_subgroup_list:
         for rank in ranks:
