@@ -2,14 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The rendezvous stores. Values are bytes in Python; keys and values may be given as str, too.
 #include <pybind11/trampoline_self_life_support.h>
-#include <torch/csrc/Exceptions.h>
 
 #include <algorithm>
 #include <optional>
 #include <span>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "binding.h"
@@ -68,57 +66,44 @@ void wait_for(Store& store, const Keys& keys, Milliseconds timeout, const char* 
   }
 }
 
-// What `ask` returns; `otherwise` where the store, a class in Python, cannot tell.
-template <class Ask, class Answer>
-Answer told_or(const Ask& ask, Answer otherwise) {
+// Whether there is a queue `name` with elements. A store in Python may have no queues.
+bool is_queue(Store& store, const std::string& name) {
   try {
-    return ask();
+    return store.queue_length(name) > 0;
   } catch (const UnsupportedError&) {
-    return otherwise;
-  } catch (python_error& error) {
-    const py::gil_scoped_acquire lock;
-    if (PyErr_GivenExceptionMatches(error.type, PyExc_Exception) == 0) throw;  // as KeyboardInterrupt
-    return otherwise;
+    return false;
+  } catch (py::error_already_set& error) {
+    if (!error.matches(PyExc_Exception)) throw;  // as KeyboardInterrupt
+    return false;
   }
 }
 
-// Whether there is a queue `name` with elements. A store in Python may have no queues.
-bool is_queue(Store& store, const std::string& name) {
-  return told_or([&] { return store.queue_length(name) > 0; }, false);
-}
-
-// The value of `key` now, also beside a queue of its name. Changes nothing, never waits, and is one round trip.
-std::optional<std::string> value_now(Store& store, const std::string& key) {
+// Whether `key` has a value, also beside a queue of its name. Changes nothing.
+bool has_value(Store& store, const std::string& key) {
   const std::string other = "gradwire: a value that nobody sets";
-  std::string value = store.compare_set(key, other, other);
-  return value == other ? std::nullopt : std::optional(std::move(value));
+  return store.compare_set(key, other, other) != other;
 }
 
-// The value of `key`, when it has one. wait() and check() take a queue of that name for the key, so get() itself would
-// wait, where no signal is looked for.
-std::string value_of(Store& store, const std::string& key) {
-  // A class in Python may have no compare_set().
-  if (auto value = told_or([&] { return value_now(store, key); }, std::optional<std::string>()))
-    return *std::move(value);
+// wait() and check() take a queue of that name for the key, so get() itself would wait, where no signal is looked for.
+void wait_for_value(Store& store, const std::string& key) {
   const Keys keys{key};
   const Milliseconds timeout = store.timeout();
   const Deadline deadline = Deadline::after(timeout);
   if (!store.check(keys)) wait_for(store, keys, timeout, "get");
-  while (is_queue(store, key)) {
-    if (auto value = value_now(store, key)) return *std::move(value);
+  while (is_queue(store, key) && !has_value(store, key)) {
     const Milliseconds left = deadline.remaining();
     if (left == Milliseconds(0)) throw_late("get", timeout, {key});
     std::this_thread::sleep_for(std::min(left, kLook));
     raise_signals();
   }
-  return store.get(key);
 }
 
 py::bytes get(Store& store, const std::string& key) {
   std::string value;
   {
     const py::gil_scoped_release unlocked;
-    value = value_of(store, key);
+    wait_for_value(store, key);
+    value = store.get(key);
   }
   return value;
 }

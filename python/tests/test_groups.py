@@ -449,46 +449,6 @@ def test_a_store_in_python_is_asked_for_several_keys_at_once():
     assert prefixed.multi_get(["a", "b"]) == [b"1", b"2"]
 
 
-def test_getting_a_value_that_is_there_is_one_round_trip():
-    class Counting(DictStore):
-        calls: list[str] = []
-
-        def compare_set(self, key, expected, desired):
-            self.calls.append("compare_set")
-            return super().compare_set(key, expected, desired)
-
-        def get(self, key):
-            self.calls.append("get")
-            return super().get(key)
-
-        def check(self, keys):
-            self.calls.append("check")
-            return super().check(keys)
-
-        def queue_len(self, key):
-            self.calls.append("queue_len")
-            return 0
-
-    store = Counting()
-    prefixed = dist.PrefixStore("p", store)
-    prefixed.set("key", "value")
-    store.calls.clear()
-    assert prefixed.get("key") == b"value" and len(store.calls) == 1, store.calls
-    assert store.data == {"p/key": b"value"}
-    # One that is set while it is waited for.
-    threading.Timer(0.05, prefixed.set, ("late", "")).start()
-    assert prefixed.get("late") == b""
-    assert set(store.data) == {"p/key", "p/late"}
-
-    class Without(DictStore):
-        def compare_set(self, key, expected, desired):
-            raise NotImplementedError
-
-    prefixed = dist.PrefixStore("p", Without())
-    prefixed.set("key", "value")
-    assert prefixed.get("key") == b"value"
-
-
 def test_a_store_in_python_makes_a_group():
     store = DictStore()
     results = [0.0] * 2
