@@ -223,7 +223,9 @@ std::string JoinedHost::leave() noexcept {
   changed_.notify_all();
   if (thread_.joinable()) thread_.join();
   lock.lock();
-  if (watch_ == nullptr || silent_) return reason_;
+  if (watch_ == nullptr) return reason_;
+  why_dropped_ = watch_->why_dropped().value_or("");
+  if (silent_) return reason_;
   try {
     const Deadline patience = Deadline::after(node_.heartbeat_timeout);
     while (reason_.empty()) {

@@ -93,7 +93,7 @@ std::vector<RankTable> tables_of(const PresentEpoch& epoch, const std::vector<Ra
     if (epoch.number == 0) continue;
     std::erase_if(table.groups, [&](const GroupTable& group) {
       const std::int64_t of = epoch_of_group(group);
-      return of != 0 && of != epoch.number;
+      return (of != 0 && of != epoch.number) || observe::is_path_of_following(group.path);
     });
     table.world = -1;
   }

@@ -227,12 +227,14 @@ class Seeing final : public Joinable {
 // A joined rank does not zero gradients: without the other ranks it would find the average of an earlier iteration, or
 // its own last gradient.
 TEST_P(DdpJoin, AJoinedRankHasTheGradientsOfWhatNobodyUsesFromTheOthers) {
-  for (const bool set_to_none : {true, false}) {
-    SCOPED_TRACE(set_to_none ? "removed" : "zeroed");
+  for (const auto& [set_to_none, low] : {std::pair(true, false), {false, false}, {true, true}, {false, true}}) {
+    SCOPED_TRACE(concat(set_to_none ? "removed" : "zeroed", low ? ", mixed precision" : ""));
     std::vector<std::vector<at::Tensor>> seen(2);
-    run_ranks(GetParam(), 2, [&](int rank, auto group) {
+    run_ranks(GetParam(), 2, [&, set_to_none = set_to_none, low = low](int rank, auto group) {
       Heads net;
-      DistributedDataParallel ddp(net, options(group, {"searched", true}));
+      DdpOptions made = options(group, {"searched", true});
+      if (low) made.mixed_precision = MixedPrecision{.param_dtype = at::kFloat};
+      DistributedDataParallel ddp(net, made);
       Seeing seeing(group, net->heads[1]->weight);
       Join join({ddp, seeing});
       const std::vector<std::vector<int>> used{{0, 1}, {0}, {0, 1}, {0}, {0}};

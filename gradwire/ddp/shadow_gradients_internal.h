@@ -16,7 +16,7 @@ namespace gradwire::internal {
 // after the Join the rank accumulates from the gradients that it had before it joined. Not thread-safe.
 class ShadowGradients final {
  public:
-  // `copied`: gradients lie permanently in memory that the averages overwrite, so they must be copied.
+  // `copied`: the averages overwrite the memory in which gradients lie, so these must be copied.
   ShadowGradients(std::vector<at::Tensor> parameters, bool copied);
 
   // Called before each iteration that this rank shadows.

@@ -12,6 +12,7 @@
 #include "gradwire/elastic/epoch_group_internal.h"
 #include "gradwire/elastic/lag_internal.h"
 #include "gradwire/elastic/mirror_group_internal.h"
+#include "gradwire/observe/epoch_path.h"
 
 namespace gradwire {
 
@@ -65,7 +66,7 @@ void Elastic::Impl::do_taped_steps(Member& member, const Epoch& epoch,
       std::make_shared<internal::EpochStore>(internal::following_keys(store_, member.number()), throw_if_ended);
   const int size = static_cast<int>(epoch.members.size()) - 1;
   internal::Follower follower(
-      internal::group_of(epoch, size, keys, options_, internal::following_name(member.number())));
+      internal::group_of(epoch, size, keys, options_, observe::path_of_following(member.number())));
   state_.keep_bucket_orders(follower.begin().orders);
   group_->move_to(std::make_shared<internal::MirrorGroup>(size - 1, size, follower.begin().traits));
   state_.enter_group();

@@ -11,6 +11,7 @@
 #include "gradwire/base/strings.h"
 #include "gradwire/elastic/epoch_group_internal.h"
 #include "gradwire/elastic/epoch_store_internal.h"
+#include "gradwire/observe/epoch_path.h"
 #include "gradwire/store/prefix_store.h"
 
 namespace gradwire::internal {
@@ -34,8 +35,6 @@ Milliseconds patience_until_state(std::size_t bytes, std::chrono::microseconds s
 std::shared_ptr<Store> following_keys(const std::shared_ptr<Store>& store, std::int64_t follower) {
   return std::make_shared<PrefixStore>(concat("world/follower/", follower), store);
 }
-
-std::string following_name(std::int64_t follower) { return concat("member ", follower, " follows"); }
 
 FollowerGuides::FollowerGuides(const ElasticOptions& options, std::shared_ptr<Store> store,
                                std::shared_ptr<ElasticGroup> group)
@@ -108,7 +107,7 @@ void FollowerGuides::guide(const membership::Member& member, const membership::E
     recorder_->add(tape);
   }
   const auto make_group = [with_follower, rank = group_->rank(), options = options_,
-                           name = following_name(follower.number)](const std::shared_ptr<Store>& keys) {
+                           name = observe::path_of_following(follower.number)](const std::shared_ptr<Store>& keys) {
     return group_of(with_follower, rank, keys, options, name);
   };
   const auto throw_if_gone = [store = store_, key = membership::refused_key(follower.number)] {

@@ -24,8 +24,6 @@ inline constexpr std::int64_t kSettledSteps = 3;
 
 // The store with the keys of the group in which this newcomer follows.
 std::shared_ptr<Store> following_keys(const std::shared_ptr<Store>& store, std::int64_t follower);
-// That group's name.
-std::string following_name(std::int64_t follower);
 
 // The calls: begin_epoch() -> in each step look(), begin_step(), end_step() -> end() or abort(). One thread uses the
 // object.

@@ -41,7 +41,6 @@ at::Tensor TapeMemory::take(std::size_t bytes) {
     block = std::move(shelf.ready.back());
     shelf.ready.pop_back();
   }
-  changed_.notify_all();
   lock.unlock();
   if (block.data() == nullptr) block = Mapping::anonymous(bytes);
   auto held = std::make_shared<Mapping>(std::move(block));
@@ -60,6 +59,8 @@ void TapeMemory::begin_step() {
   std::erase_if(shelves_,
                 [this](const auto& shelf) GRADWIRE_REQUIRES(mutex_) { return shelf.second.step < step_ - 2; });
   for (auto& [size, shelf] : shelves_) shelf.taken = 0;
+  is_due_ = true;
+  changed_.notify_all();
 }
 
 std::size_t TapeMemory::ready_bytes() const {
@@ -69,11 +70,12 @@ std::size_t TapeMemory::ready_bytes() const {
   return bytes;
 }
 
-// A newcomer that reads as fast as the steps record gives back what they take: the thread has nothing to do then.
+// Where a newcomer reads as fast as the steps record, a step's memory has come back when the next step begins, and the
+// thread has nothing to do.
 void TapeMemory::give_back(Mapping block) noexcept {
   const MutexLock lock(mutex_);
   const auto shelf = shelves_.find(block.bytes());
-  if (shelf == shelves_.end() || shelf->second.ready.size() >= 2 * shelf->second.wanted) return;
+  if (shelf == shelves_.end() || shelf->second.ready.size() >= shelf->second.wanted) return;
   try {
     shelf->second.ready.push_back(std::move(block));
   } catch (const std::exception&) {
@@ -92,11 +94,13 @@ std::size_t TapeMemory::missing_size() const {
 void TapeMemory::make_ready() noexcept {
   MutexLock lock(mutex_);
   while (!stops_) {
-    const std::size_t size = missing_size();
-    if (size == 0) {
+    if (!is_due_) {
       changed_.wait(lock);
       continue;
     }
+    const std::size_t size = missing_size();
+    is_due_ = size != 0;
+    if (!is_due_) continue;
     lock.unlock();
     try {
       Mapping block = Mapping::anonymous(size);

@@ -32,7 +32,8 @@ class TapeMemory final : public std::enable_shared_from_this<TapeMemory> {
   // A row of so many bytes with any values: in memory that is ready where there is some, else in fresh memory. When the
   // last tensor over the row is gone, the memory serves again.
   at::Tensor take(std::size_t bytes) GRADWIRE_EXCLUDES(mutex_);
-  // Another step begins. Memory of sizes that the last two steps did not take is given back to the system.
+  // Another step begins. Memory of sizes that the last two steps did not take is given back to the system,
+  // and the thread makes ready what the steps took and what did not come back.
   void begin_step() GRADWIRE_EXCLUDES(mutex_);
   // How much memory is ready.
   std::size_t ready_bytes() const GRADWIRE_EXCLUDES(mutex_);
@@ -54,6 +55,7 @@ class TapeMemory final : public std::enable_shared_from_this<TapeMemory> {
   ConditionVariable changed_;
   std::map<std::size_t, Shelf> shelves_ GRADWIRE_GUARDED_BY(mutex_);  // by bytes
   std::int64_t step_ GRADWIRE_GUARDED_BY(mutex_) = 0;
+  bool is_due_ GRADWIRE_GUARDED_BY(mutex_) = false;  // the thread is to look for what is missing
   std::atomic<bool> stops_{false};
   Thread thread_;  // the last: it uses the others until it is joined
 };

@@ -774,6 +774,19 @@ TEST(Diagnosis, AGroupWhoseRanksChangeIsLeftOut) {
   });
 }
 
+// Its calls fail where the newcomer died, or the members stopped before it had the state.
+TEST(Diagnosis, AGroupInWhichANewcomerFollowedIsLeftOut) {
+  for_each_epoch_job([](EpochJob& job, int cause) {
+    for (int rank = 0; rank < 3; ++rank) {
+      if (rank == cause) continue;
+      job.open(rank, path_of_following(4), rank, 3);
+      job.last_group_call(rank, Outcome::aborted);
+    }
+    EXPECT_EQ(job.over().fault, FaultClass::none);
+    EXPECT_EQ(job.stalled().fault, FaultClass::none);
+  });
+}
+
 TEST(Diagnosis, ARankThatWentOnInANewEpochIsNoVictimOfAnEarlierOne) {
   for_each_epoch_job([](EpochJob& job, int cause) {
     for (RankTable& rank : job.ranks) rank.groups.back().calls.clear();  // nothing has gone well in epoch 2 yet

@@ -52,7 +52,8 @@ std::vector<RankTable> tables_of_epoch(const std::vector<RankTable>& ranks, std:
     std::erase_if(table.notes, [&](const NoteRow& note) { return epoch_at(table, note.time) != epoch; });
     std::erase_if(table.groups, [&](const GroupTable& group) {
       const std::int64_t of_group = epoch_of_path(group.path);
-      return (of_group != 0 && of_group != epoch) || group.backend == kChangingRanks;
+      return (of_group != 0 && of_group != epoch) || group.backend == kChangingRanks ||
+             is_path_of_following(group.path);
     });
   }
   return tables;

@@ -25,8 +25,10 @@ Tensors as_halves(const Tensors& tensors) {
   return halves;
 }
 
-void require_by_parts(const Validator& check, ReduceOp op) {
+void require_by_parts(const Validator& check, ReduceOp op, const Tensors& tensors) {
   using Kind = ReduceOp::Kind;
+  if (std::any_of(tensors.begin(), tensors.end(), [](const at::Tensor& tensor) { return tensor.is_conj(); }))
+    check.fail(concat("a conjugated view of ", at::kComplexHalf, " has no parts in memory; call resolve_conj() first"));
   if (op.kind == Kind::sum || op.kind == Kind::avg || op.kind == Kind::premul_sum) return;
   check.fail(concat("there is no ", name_of(op.kind), " of ", at::kComplexHalf,
                     "; sum, avg and premul_sum are defined, or convert to ", at::kComplexFloat));

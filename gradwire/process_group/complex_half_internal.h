@@ -15,7 +15,7 @@ bool any_complex_half(const Tensors& tensors);
 // `tensors`, and in place of those of ComplexHalf their real and imaginary parts as views of Half.
 Tensors as_halves(const Tensors& tensors);
 
-// Refuses a reduction of complex numbers that is not one of their parts, each by itself.
-void require_by_parts(const Validator& check, ReduceOp op);
+// Refuses a reduction of complex numbers that is not one of their parts, each by itself, and conjugated `tensors`.
+void require_by_parts(const Validator& check, ReduceOp op, const Tensors& tensors);
 
 }  // namespace gradwire::internal

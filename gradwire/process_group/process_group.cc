@@ -267,7 +267,7 @@ std::shared_ptr<Work> ProcessGroup::all_reduce(Tensors tensors, const AllReduceO
   check.tensors("tensors", tensors);
   check.reduction(options.op, tensors);
   if (any_complex_half(tensors)) {
-    require_by_parts(check, options.op);
+    require_by_parts(check, options.op, tensors);
     return work_after(
         all_reduce(as_halves(tensors), options), [] {}, Outputs::list(tensors));
   }
@@ -292,7 +292,7 @@ std::shared_ptr<Work> ProcessGroup::reduce(Tensors tensors, const ReduceOptions&
   check.root(options);
   check.reduction(options.op, tensors);
   if (any_complex_half(tensors)) {
-    require_by_parts(check, options.op);
+    require_by_parts(check, options.op, tensors);
     return work_after(
         reduce(as_halves(tensors), options), [] {}, Outputs::list(tensors));
   }
@@ -392,8 +392,11 @@ std::shared_ptr<Work> ProcessGroup::reduce_scatter(Tensors outputs, std::vector<
   check.lists("lists of inputs", inputs, "outputs", outputs);
   check.reduction(options.op, outputs);
   if (any_complex_half(outputs)) {
-    require_by_parts(check, options.op);
-    for (Tensors& list : inputs) list = as_halves(list);
+    require_by_parts(check, options.op, outputs);
+    for (Tensors& list : inputs) {
+      require_by_parts(check, options.op, list);
+      list = as_halves(list);
+    }
     return work_after(
         reduce_scatter(as_halves(outputs), std::move(inputs), options), [] {}, Outputs::list(outputs));
   }
@@ -413,7 +416,7 @@ std::shared_ptr<Work> ProcessGroup::reduce_scatter_tensor(at::Tensor output, at:
   check.matches("inputs", input, output, output.numel() * size());
   check.reduction(options.op, {output});
   if (any_complex_half({output})) {
-    require_by_parts(check, options.op);
+    require_by_parts(check, options.op, {output, input});
     const Tensors halves = as_halves({output, input});
     return work_after(
         reduce_scatter_tensor(halves[0], halves[1], options), [] {}, Outputs::list({output}));

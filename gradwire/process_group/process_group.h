@@ -80,9 +80,9 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   // Copies each tensor of rank `root` to the tensor in the same place on every other rank.
   std::shared_ptr<Work> broadcast(Tensors tensors, const BroadcastOptions& options = {});
 
-  // Each element becomes `op` over all ranks of it. Throws InvalidArgument when the dtype has no such `op` (ReduceOp),
-  // as other reductions do. ComplexHalf has sum, avg and premul_sum. Sparse COO tensors have sum; the call returns at
-  // its end. Elements of an expanded tensor get the result of the first, also in reduce(). Coalesced: the same.
+  // Each element becomes `op` of that element over all ranks, on all ranks. Throws InvalidArgument for an `op` that the
+  // dtype lacks (ReduceOp), as other reductions do. Sparse COO tensors have sum, and the call is over when it returns.
+  // Elements of an expanded tensor get the result of the first, here and in reduce(). The coalesced form is this call.
   std::shared_ptr<Work> all_reduce(Tensors tensors, const AllReduceOptions& options = {});
   std::shared_ptr<Work> all_reduce_coalesced(Tensors tensors, const AllReduceOptions& options = {});
 

@@ -90,8 +90,9 @@ void wait_for(const Future& future, Milliseconds timeout, const CallLabel& label
     const Deadline deadline = timeout == Work::kNoTimeout ? Deadline::never() : Deadline::after(timeout);
     const auto signal = EndSignals::instance().of(*future);
     while (!signal->wait_until(interrupt_check() == nullptr ? deadline : deadline.earlier(Deadline::after(kLook)))) {
+      if (future->completed()) break;  // and its callbacks run, of which the signal's is a late one
       throw_if_interrupted(concat(label.words(), ": wait(): the call goes on"));
-      if (deadline.expired() && !future->completed()) throw_late(label, timeout);
+      if (deadline.expired()) throw_late(label, timeout);
     }
   }
   future->waitAndThrow();

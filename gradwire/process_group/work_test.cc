@@ -148,7 +148,7 @@ TEST(Work, ALateWaitSaysWhatItWaitsFor) {
           late(*reduction),
           "all_reduce (call 1 of group late) on rank 0 of 2: wait() has waited 20 ms, and the call has not ended; "
           "it goes on: wait again, or abort the group");
-      // A strided tensor that is reduced through a copy, and a call that is made of several.
+      // A call that is made of several, and an expanded tensor, which is reduced through a copy.
       at::Tensor output = at::zeros({4});
       const auto several = group->all_gather_into_tensor_coalesced({output}, {sum});
       EXPECT_NE(late(*several).find("all_gather_into_tensor (call 2 of group late) on rank 0 of 2: "),

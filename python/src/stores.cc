@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The rendezvous stores. Values are bytes in Python; keys and values may be given as str, too.
 #include <pybind11/trampoline_self_life_support.h>
+#include <torch/csrc/Exceptions.h>
 
 #include <algorithm>
 #include <optional>
@@ -72,8 +73,9 @@ bool is_queue(Store& store, const std::string& name) {
     return store.queue_length(name) > 0;
   } catch (const UnsupportedError&) {
     return false;
-  } catch (py::error_already_set& error) {
-    if (!error.matches(PyExc_Exception)) throw;  // as KeyboardInterrupt
+  } catch (python_error& error) {
+    const py::gil_scoped_acquire lock;
+    if (PyErr_GivenExceptionMatches(error.type, PyExc_Exception) == 0) throw;  // as KeyboardInterrupt
     return false;
   }
 }

@@ -84,6 +84,7 @@ for name, call in CALLS.items():
 REFUSED = {
     "a sparse maximum": lambda d: d.all_reduce(sparse(2), op=d.ReduceOp.MAX),
     "a product of complex32": lambda d: d.all_reduce(chalf(), op=d.ReduceOp.PRODUCT),
+    "a conjugated complex32": lambda d: d.all_reduce(chalf().conj()),
     "an all_reduce of CSR": lambda d: d.all_reduce(torch.eye(3).to_sparse_csr()),
     "no groups": lambda d: d.new_subgroups_by_enumeration([]),
 }
@@ -149,10 +150,10 @@ def static(kind, hook):
     for step in range(3):
         module.zero_grad()
         ddp(inputs(step), again=True).square().sum().backward()
+    kind(Net())._set_static_graph()
+    late = kind(Net(), find_unused_parameters=True)
+    late(inputs(0)).sum().backward()
     try:
-        kind(Net())._set_static_graph()
-        late = kind(Net(), find_unused_parameters=True)
-        late(inputs(0)).sum().backward()
         late._set_static_graph()
     except RuntimeError:
         return [None if p.grad is None else p.grad.clone() for p in module.parameters()]
@@ -192,6 +193,7 @@ for kind in DDPS:
     ddp = kind(module, find_unused_parameters=True, param_to_hook_all_reduce=module.last.weight,
                delay_all_reduce_named_params=[(name, parameters[name]) for name in names])
     assert [id(p) for p in ddp._delay_all_reduce_params] == [id(parameters[name]) for name in names]
+    assert [id(p) for p in ddp._module_parameters] == [id(p) for n, p in parameters.items() if n not in names]
 dist.destroy_process_group()
 td.destroy_process_group()
 """

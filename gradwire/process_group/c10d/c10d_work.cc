@@ -121,14 +121,17 @@ std::vector<at::Tensor> WorkForC10d::result() {
 
 bool WorkForC10d::wait(std::chrono::milliseconds timeout) {
   if (!asks_) {
+    const Deadline deadline = timeout == kNoTimeout ? Deadline::never() : Deadline::after(timeout);
     const auto work = followed();
     // c10d's own wait would not say what it waits for.
     try {
       if (work) work->wait(timeout);
     } catch (...) {
-      if (!work->is_completed()) std::rethrow_exception(for_c10d(std::current_exception()));
+      // An error of the call is thrown below. This one may be of the wait alone.
+      if (!work->is_completed() || work->is_success()) std::rethrow_exception(for_c10d(std::current_exception()));
     }
-    return c10d::Work::wait(kNoTimeout);  // for what comes after the call, up to finish()
+    // For what comes after the call, up to finish().
+    return c10d::Work::wait(timeout == kNoTimeout ? timeout : std::max(deadline.remaining(), Milliseconds(1)));
   }
   try {
     work_->wait(timeout);

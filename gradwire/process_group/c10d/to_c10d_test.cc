@@ -97,6 +97,33 @@ TEST(ToC10d, ALateWaitSaysWhatItWaitsFor) {
   });
 }
 
+// The callback runs before the work has ended for those who wait for the work.
+TEST(ToC10d, AWaitInACallbackOfTheFutureEndsWithItsTimeout) {
+  on_backends(2, [](const BackendPtr& backend) {
+    std::vector<at::Tensor> tensors{at::ones({2})};
+    std::vector<at::Tensor> go{at::ones({1})};
+    if (backend->getRank() == 1) {
+      backend->recv(go, 0, 8)->wait();
+      backend->allreduce(tensors, {})->wait();
+      return;
+    }
+    c10d::AllreduceOptions options;
+    options.asyncOp = true;
+    const auto work = backend->allreduce(tensors, options);
+    bool threw = false;
+    work->getFuture()->addCallback([&](c10::ivalue::Future&) {
+      try {
+        work->wait(Milliseconds(20));
+      } catch (const std::exception&) {
+        threw = true;
+      }
+    });
+    backend->send(go, 1, 8)->wait();
+    EXPECT_TRUE(work->wait());
+    EXPECT_TRUE(threw);
+  });
+}
+
 // The events that a profiler would see, of all threads.
 class Events {
  public:

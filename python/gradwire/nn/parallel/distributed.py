@@ -268,8 +268,9 @@ class DistributedDataParallel(Module, Joinable):
         self._parameter_watch = _ParameterWatch(module, ignored)
         self._buffers_seen = self._named_buffers()
         named = [(name, p) for name, p in module.named_parameters() if name not in ignored]
-        self._module_parameters = [parameter for _, parameter in named]
-        self._delay_all_reduce_params = [parameter for name, parameter in named if name in delayed]
+        # PyTorch's names, which programs use.
+        self._module_parameters = [parameter for name, parameter in named if name not in delayed]
+        self._delay_all_reduce_params = [parameter for _, parameter in delay_all_reduce_named_params or []]
         self._core_arguments: dict[str, Any] = {
             "parameters": named,
             "sparse": _sparse_weights(module) - ignored,
@@ -286,6 +287,8 @@ class DistributedDataParallel(Module, Joinable):
             "param_to_hook_all_reduce": delayed_until,
         }
         self._core = self._make_core(init_sync)
+        self.device = named[0][1].device
+        self.device_type = self.device.type
         self._settled = False  # _set_static_graph() comes too late
         self._hook: _C.CommHook | None = None
         _end.ends_before_groups(self)
@@ -414,18 +417,26 @@ class DistributedDataParallel(Module, Joinable):
     def _set_static_graph(self) -> None:
         """As static_graph=True at the construction, for code written when PyTorch had no such argument.
 
-        On all ranks, before the first forward.
+        On all ranks, which is not compared, before the first forward and set_bucket_order().
         """
         if self.static_graph:
             return
         if self._settled or self.bucket_order():
             raise InvalidArgument(
-                "DistributedDataParallel: _set_static_graph() comes before the first forward; "
+                "DistributedDataParallel: _set_static_graph() comes before the first forward and set_bucket_order(); "
                 "give static_graph=True at the construction."
             )
         self.static_graph = True
         before, self._core = self._core, cast(_C.DdpCore, _Ended())
         del before  # its hooks on the parameters go before those of the next one come
+        try:
+            self._replace_core()
+        except BaseException:
+            self.static_graph = False
+            self._replace_core()
+            raise
+
+    def _replace_core(self) -> None:
         self._core = self._make_core(init_sync=False)
         self._core.set_sync(self._sync)
         if self._hook is not None:
@@ -435,16 +446,6 @@ class DistributedDataParallel(Module, Joinable):
     def modules_buffers(self) -> list[Tensor]:
         """The module's buffers, without those to leave alone."""
         return [buffer for _, buffer in self._named_buffers()]
-
-    @property
-    def device(self) -> torch.device:
-        """The device of the module's first parameter."""
-        return self._module_parameters[0].device
-
-    @property
-    def device_type(self) -> str:
-        """The type of `device`: "cpu", "cuda"."""
-        return self.device.type
 
     def _get_ddp_logging_data(self) -> dict[str, Any]:
         """What is known of this object and its iterations, under PyTorch's names where those exist."""
