@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "gradwire/base/strings.h"
+#include "gradwire/observe/epoch_path.h"
 
 namespace gradwire::observe::diagnosis_test {
 namespace {
