@@ -58,8 +58,10 @@ void TapeMemory::begin_step() {
   ++step_;
   std::erase_if(shelves_,
                 [this](const auto& shelf) GRADWIRE_REQUIRES(mutex_) { return shelf.second.step < step_ - 2; });
-  for (auto& [size, shelf] : shelves_) shelf.taken = 0;
-  is_due_ = true;
+  for (auto& [bytes, shelf] : shelves_) {
+    shelf.taken = 0;
+    shelf.due = shelf.wanted - std::min(shelf.wanted, shelf.ready.size());
+  }
   changed_.notify_all();
 }
 
@@ -83,27 +85,20 @@ void TapeMemory::give_back(Mapping block) noexcept {
   }
 }
 
-// 0: none.
-std::size_t TapeMemory::missing_size() const {
-  for (const auto& [size, shelf] : shelves_) {
-    if (shelf.ready.size() < shelf.wanted) return size;
-  }
-  return 0;
-}
-
 void TapeMemory::make_ready() noexcept {
   MutexLock lock(mutex_);
   while (!stops_) {
-    if (!is_due_) {
+    const auto shelf =
+        std::find_if(shelves_.begin(), shelves_.end(), [](const auto& each) { return each.second.due > 0; });
+    if (shelf == shelves_.end()) {
       changed_.wait(lock);
       continue;
     }
-    const std::size_t size = missing_size();
-    is_due_ = size != 0;
-    if (!is_due_) continue;
+    const std::size_t bytes = shelf->first;
+    --shelf->second.due;
     lock.unlock();
     try {
-      Mapping block = Mapping::anonymous(size);
+      Mapping block = Mapping::anonymous(bytes);
       write_to_pages(block, stops_);
       give_back(std::move(block));
     } catch (const ResourceError&) {

@@ -43,19 +43,18 @@ class TapeMemory final : public std::enable_shared_from_this<TapeMemory> {
   struct Shelf {
     std::size_t taken = 0;   // in this step
     std::size_t wanted = 0;  // so many are to be ready: the most that a step took
+    std::size_t due = 0;     // so many the thread is to make ready
     std::vector<Mapping> ready;
     std::int64_t step = 0;  // that took one last
   };
 
   void make_ready() noexcept GRADWIRE_EXCLUDES(mutex_);
   void give_back(Mapping block) noexcept GRADWIRE_EXCLUDES(mutex_);
-  std::size_t missing_size() const GRADWIRE_REQUIRES(mutex_);
 
   mutable Mutex mutex_;
   ConditionVariable changed_;
   std::map<std::size_t, Shelf> shelves_ GRADWIRE_GUARDED_BY(mutex_);  // by bytes
   std::int64_t step_ GRADWIRE_GUARDED_BY(mutex_) = 0;
-  bool is_due_ GRADWIRE_GUARDED_BY(mutex_) = false;  // the thread is to look for what is missing
   std::atomic<bool> stops_{false};
   Thread thread_;  // the last: it uses the others until it is joined
 };

@@ -378,8 +378,9 @@ class Branches(nn.Module):
 
     def __init__(self):
         super().__init__()
-        torch.manual_seed(1)
-        self.branch, self.body = nn.Linear(4, 4), nn.Linear(4, 4)  # rank 0 steps the first one
+        with _seeded:
+            torch.manual_seed(1)
+            self.branch, self.body = nn.Linear(4, 4), nn.Linear(4, 4)  # rank 0 steps the first one
 
     def forward(self, x, branch):
         return self.branch(self.body(x)) if branch else self.body(x)
