@@ -130,8 +130,9 @@ std::string late(Work& work) {
     work.wait(Milliseconds(20));
   } catch (const TimeoutError& error) {
     std::string text = error.what();
-    // Both ranks are in this process, so the second group of the name has a number.
-    if (const std::size_t number = text.find("#2"); number != std::string::npos) text.erase(number, 2);
+    // Both ranks are in this process, so all groups of the name but the first have a number.
+    if (const std::size_t number = text.find('#'); number != std::string::npos)
+      text.erase(number, text.find_first_not_of("0123456789", number + 1) - number);
     return text;
   }
   return "wait() returned";
