@@ -224,20 +224,18 @@ std::string JoinedHost::leave() noexcept {
   if (thread_.joinable()) thread_.join();
   lock.lock();
   if (watch_ == nullptr) return reason_;
-  why_dropped_ = watch_->why_dropped().value_or("");
-  if (silent_) return reason_;
   try {
     const Deadline patience = Deadline::after(node_.heartbeat_timeout);
-    while (reason_.empty()) {
+    while (!silent_ && reason_.empty()) {
       watch_->look_for_the_dead(/*has_news=*/true);
       if (watch_->has_read_all() || patience.expired()) break;
     }
-    why_dropped_ = watch_->why_dropped().value_or("");
     // After the end of the job too: the launcher with the store waits for this.
-    watch_->leave();
+    if (!silent_) watch_->leave();
   } catch (const std::exception&) {
     // The coordinator notices the silence.
   }
+  why_dropped_ = watch_->why_dropped().value_or("");
   watch_.reset();
   return reason_;
 }
