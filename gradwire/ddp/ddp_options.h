@@ -5,8 +5,6 @@
 
 #include <c10/core/ScalarType.h>
 
-#include <exception>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -85,9 +83,6 @@ struct DdpOptions {
   std::vector<std::string> delay_all_reduce_named_params;
   // The name of any parameter that needs a gradient: required with delay_all_reduce_named_params, else empty.
   std::string param_to_hook_all_reduce;
-  // Translates errors for the caller's language: throws an exception of that language for `error`, or returns, and DDP
-  // throws `error` itself. Called on the thread of the forward or backward pass that failed. May be empty.
-  std::function<void(const std::exception_ptr& error)> rethrow;
 
   // Options that change the performance.
 

@@ -127,7 +127,6 @@ ReducerOptions reducer_options(const DdpOptions& options) {
                                  ", or -1 for automatic."));
   }
   ReducerOptions out;
-  out.rethrow = options.rethrow;
   out.gradient_as_bucket_view = options.gradient_as_bucket_view;
   out.graph = options.static_graph             ? internal::GraphKind::fixed
               : options.find_unused_parameters ? internal::GraphKind::searched

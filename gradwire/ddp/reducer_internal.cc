@@ -246,7 +246,7 @@ void Reducer::leave_buckets() {
 void Reducer::throw_failure() {
   leave_buckets();
   const std::exception_ptr failure = failure_.first();
-  if (options_.rethrow) options_.rethrow(failure);
+  if (options_.errors != nullptr) options_.errors(failure);
   std::rethrow_exception(failure);
 }
 

@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "gradwire/base/backward_errors.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/ddp/bucket_arrangement_internal.h"
 #include "gradwire/ddp/bucket_reduction_internal.h"
@@ -42,7 +43,7 @@ struct ReducerOptions {
   bool free_lanes = false;
   bool same_bits = false;  // as ShapeFreedom
   GraphKind graph = GraphKind::every_parameter;
-  std::function<void(const std::exception_ptr&)> rethrow = {};  // as DdpOptions::rethrow
+  TranslateError errors = backward_errors();  // of the thread that makes the DDP
   // Mixed precision: the dtype of the buckets of real floating-point parameters. Sums are divided after the reduction.
   std::optional<at::ScalarType> bucket_dtype;
   // Mixed precision: called once in each backward pass, local ones included, at the first gradient.

@@ -30,7 +30,8 @@ struct Collective : torch::autograd::Function<Collective> {
   static Tensors backward(torch::autograd::AutogradContext* context, const Tensors& gradients) {
     const auto capsule = context->saved_data[kRule].toCapsule();
     const Rule& rule = static_cast<const Rule&>(*capsule);
-    Tensors found = rule.backward(context->get_saved_variables(), gradients);
+    Tensors found =
+        run_backward(rule.errors(), [&] { return rule.backward(context->get_saved_variables(), gradients); });
     found.insert(found.begin(), at::Tensor());  // of the rule itself
     found.emplace_back();                       // of the anchor
     return found;

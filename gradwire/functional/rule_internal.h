@@ -8,6 +8,7 @@
 
 #include <string>
 
+#include "gradwire/base/backward_errors.h"
 #include "gradwire/functional/functional.h"
 
 namespace gradwire::functional {
@@ -29,10 +30,12 @@ class Rule : public torch::CustomClassHolder {
   const char* operation() const { return operation_; }
   ProcessGroup& group() const { return *group_; }
   const Group& shared_group() const { return group_; }
+  TranslateError errors() const { return errors_; }
 
  private:
   const char* operation_;
   Group group_;
+  TranslateError errors_ = backward_errors();
 };
 
 // Agrees with the other ranks whether a gradient is needed, then runs `rule`.

@@ -11,16 +11,12 @@
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
-#include "gradwire/nn/duplicates_internal.h"
 #include "gradwire/nn/sync_batch_norm_function_internal.h"
-#include "gradwire/process_group/changing_ranks.h"
-#include "gradwire/process_group/init.h"
 
 namespace gradwire {
 
 SyncBatchNormImpl::SyncBatchNormImpl(torch::nn::BatchNormOptions options_in, std::shared_ptr<ProcessGroup> group)
-    : options(std::move(options_in)) {
-  take_group(std::move(group));
+    : options(std::move(options_in)), group_(std::move(group)) {
   SyncBatchNormImpl::reset();
 }
 
@@ -32,8 +28,8 @@ SyncBatchNormImpl::SyncBatchNormImpl(torch::nn::BatchNormOptions options_in, std
       bias(std::move(bias_in)),
       running_mean(std::move(mean)),
       running_var(std::move(variance)),
-      num_batches_tracked(std::move(batches)) {
-  take_group(std::move(group));
+      num_batches_tracked(std::move(batches)),
+      group_(std::move(group)) {
   register_all(weight.defined() && weight.requires_grad(), bias.defined() && bias.requires_grad());
 }
 
@@ -83,21 +79,6 @@ void SyncBatchNormImpl::pretty_print(std::ostream& stream) const {
   stream << ", affine=" << options.affine() << ", track_running_stats=" << options.track_running_stats() << ')';
 }
 
-void SyncBatchNormImpl::require_fitting(const at::Tensor& input) const {
-  if (!input.defined() || input.dim() < 2) {
-    throw InvalidArgument(concat("SyncBatchNorm: the input has ", input.defined() ? input.dim() : 0,
-                                 " dimensions; pass [N, C] or [N, C, ...]"));
-  }
-  if (input.size(1) != options.num_features() || input.size(1) == 0) {
-    throw InvalidArgument(concat("SyncBatchNorm: the input has ", input.size(1),
-                                 " channels in dimension 1; this layer ", "was made for ", options.num_features()));
-  }
-  if (!at::isFloatingType(input.scalar_type())) {
-    throw InvalidArgument(
-        concat("SyncBatchNorm: the input is of ", c10::toString(input.scalar_type()), "; pass floating point numbers"));
-  }
-}
-
 double SyncBatchNormImpl::next_momentum() {
   if (!num_batches_tracked.defined()) return options.momentum().value_or(0.0);
   {
@@ -107,25 +88,8 @@ double SyncBatchNormImpl::next_momentum() {
   return options.momentum().has_value() ? *options.momentum() : 1.0 / num_batches_tracked.item<double>();
 }
 
-void SyncBatchNormImpl::set_process_group(std::shared_ptr<ProcessGroup> group) { take_group(std::move(group)); }
-
-void SyncBatchNormImpl::take_group(std::shared_ptr<ProcessGroup> group) {
-  group_ = std::move(group);
-  if (dynamic_cast<const ChangingRanks*>(group_.get()) == nullptr) return;
-  duplicate_ = internal::shared_duplicate(group_);
-  duplicated_ = group_;
-}
-
-std::shared_ptr<ProcessGroup> SyncBatchNormImpl::duplicate() {
-  std::shared_ptr<ProcessGroup> group = group_;
-  if (group == nullptr && is_initialized()) group = default_group();
-  if (group == nullptr || group->size() < 2) return nullptr;
-  if (duplicate_ == nullptr || duplicated_.lock() != group) {
-    duplicate_.reset();
-    duplicate_ = internal::shared_duplicate(group);
-    duplicated_ = group;
-  }
-  return duplicate_;
+void SyncBatchNormImpl::set_process_group(std::shared_ptr<ProcessGroup> group) {
+  group_ = LayerGroup(std::move(group));
 }
 
 at::Tensor SyncBatchNormImpl::plain(const at::Tensor& input, bool own_statistics, double momentum) const {
@@ -134,23 +98,17 @@ at::Tensor SyncBatchNormImpl::plain(const at::Tensor& input, bool own_statistics
 }
 
 at::Tensor SyncBatchNormImpl::forward(const at::Tensor& input) {
-  require_fitting(input);
+  internal::require_fitting(input, options.num_features());
   if (!is_training()) {
     return plain(input, !running_mean.defined(), 0.0);
   }
-  const std::shared_ptr<ProcessGroup> group = duplicate();
+  const std::shared_ptr<ProcessGroup> group = group_.duplicate();
   if (group == nullptr) {
     if (input.numel() == input.size(1)) internal::refuse_one_value(nullptr);
     return plain(input, true, next_momentum());
   }
   const internal::BatchStatistics statistics = internal::gather_statistics(input, group);
-  const double momentum = next_momentum();
-  if (running_mean.defined() && statistics.count > 0) {
-    const at::NoGradGuard no_grad;
-    const double unbiased = statistics.count / (statistics.count - 1);
-    running_mean.mul_(1 - momentum).add_(statistics.mean.to(running_mean.scalar_type()), momentum);
-    running_var.mul_(1 - momentum).add_(statistics.variance.mul(unbiased).to(running_var.scalar_type()), momentum);
-  }
+  internal::track(statistics, running_mean, running_var, next_momentum());
   return internal::normalize(input, weight, bias, statistics, options.eps(), group);
 }
 

@@ -20,6 +20,7 @@
 #include <ostream>
 #include <utility>
 
+#include "gradwire/nn/layer_group.h"
 #include "gradwire/process_group/process_group.h"
 
 namespace gradwire {
@@ -34,11 +35,10 @@ namespace gradwire {
 //    Forward is one all_gather of 2 C + 2 doubles. If the input of any rank needs a gradient, backward is one
 //    all_reduce of 2 C doubles. A rank that has joined in DDP's Join does not take part, so this layer does not work
 //    with uneven numbers of batches.
-//  - The collectives run on a duplicate of the group (ProcessGroup::dup()). The first such forward() makes the
-//    duplicate, and all layers over the group share the duplicate. So these collectives are never matched with other
-//    collectives of the group, such as those of DDP's buckets. Over a group without duplicates the collectives run on
-//    the group itself. Over the group of an elastic job (elastic/elastic.h) the constructor makes the duplicate, so
-//    make the layers with that group, or convert the module, before run(), on all ranks in the same order.
+//  - The collectives run on a duplicate of the group (layer_group.h), which the first such forward() makes. So these
+//    collectives are never matched with other collectives of the group, such as those of DDP's buckets. Over the group
+//    of an elastic job (elastic/elastic.h) the constructor makes the duplicate, so make the layers with that group, or
+//    convert the module, before run(), on all ranks in the same order.
 //  - Gradients are those of the sum of all ranks' losses. The gradients of weight and bias are this rank's part; DDP
 //    averages them. A backward pass with create_graph (on all ranks) can be differentiated again.
 //  - Statistics are computed in float64 and combined in rank order, so running_mean and running_var have the same bits
@@ -75,7 +75,7 @@ class SyncBatchNormImpl : public torch::nn::Cloneable<SyncBatchNormImpl> {
 
   // The group of the constructor or of set_process_group(); null means the default group. A new group holds from the
   // next forward() on. Set the same group on all ranks.
-  const std::shared_ptr<ProcessGroup>& process_group() const noexcept { return group_; }
+  const std::shared_ptr<ProcessGroup>& process_group() const noexcept { return group_.group(); }
   void set_process_group(std::shared_ptr<ProcessGroup> group);
 
   torch::nn::BatchNormOptions options;                        // as given to the constructor
@@ -86,16 +86,10 @@ class SyncBatchNormImpl : public torch::nn::Cloneable<SyncBatchNormImpl> {
   SyncBatchNormImpl(torch::nn::BatchNormOptions options, std::shared_ptr<ProcessGroup> group, at::Tensor weight,
                     at::Tensor bias, at::Tensor running_mean, at::Tensor running_var, at::Tensor num_batches_tracked);
   void register_all(bool weight_trains, bool bias_trains);
-  void require_fitting(const at::Tensor& input) const;
   double next_momentum();
   at::Tensor plain(const at::Tensor& input, bool own_statistics, double momentum) const;
-  std::shared_ptr<ProcessGroup> duplicate();
-  void take_group(std::shared_ptr<ProcessGroup> group);
 
-  std::shared_ptr<ProcessGroup> group_;
-  // The group that `duplicate_` was made of.
-  std::weak_ptr<ProcessGroup> duplicated_;
-  std::shared_ptr<ProcessGroup> duplicate_;
+  LayerGroup group_;
 };
 TORCH_MODULE(SyncBatchNorm);
 

@@ -12,6 +12,7 @@
 #include <optional>
 #include <vector>
 
+#include "gradwire/base/backward_errors.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/functional/functional.h"
@@ -63,6 +64,7 @@ struct Call : torch::CustomClassHolder {
   double count;  // at least 1: sums over nothing are zero, and so is what is made of them
   bool needs_gradient;
   std::optional<at::ScalarType> bias_type;
+  TranslateError errors = backward_errors();
 };
 
 struct Moments {
@@ -112,7 +114,11 @@ struct Normalize : torch::autograd::Function<Normalize> {
   static Tensors backward(AutogradContext* context, const Tensors& gradients) {
     const auto capsule = context->saved_data[kCall].toCapsule();
     const Call& call = static_cast<const Call&>(*capsule);
-    const Tensors saved = context->get_saved_variables();
+    return run_backward(call.errors, [&] { return gradients_of(call, context->get_saved_variables(), gradients); });
+  }
+
+ private:
+  static Tensors gradients_of(const Call& call, const Tensors& saved, const Tensors& gradients) {
     const at::Tensor &input = saved[0], &weight = saved[1];
     const at::Tensor wide = input.to(wide_type(input)), dy = gradients[0].to(wide.scalar_type());
     const bool again = c10::GradMode::is_enabled() && call.needs_gradient;
@@ -137,6 +143,21 @@ struct Normalize : torch::autograd::Function<Normalize> {
 };
 
 }  // namespace
+
+void require_fitting(const at::Tensor& input, std::int64_t channels) {
+  if (!input.defined() || input.dim() < 2) {
+    throw InvalidArgument(concat("SyncBatchNorm: the input has ", input.defined() ? input.dim() : 0,
+                                 " dimensions; pass [N, C] or [N, C, ...]"));
+  }
+  if (input.size(1) != channels || input.size(1) == 0) {
+    throw InvalidArgument(concat("SyncBatchNorm: the input has ", input.size(1),
+                                 " channels in dimension 1; this layer was made for ", channels));
+  }
+  if (!at::isFloatingType(input.scalar_type())) {
+    throw InvalidArgument(
+        concat("SyncBatchNorm: the input is of ", c10::toString(input.scalar_type()), "; pass floating point numbers"));
+  }
+}
 
 void refuse_one_value(const ProcessGroup* group) {
   throw InvalidArgument(concat(
@@ -193,6 +214,15 @@ BatchStatistics gather_statistics(const at::Tensor& input, const std::shared_ptr
     result.variance.add_(variance.add((mean - result.mean).square()), share);
   });
   return result;
+}
+
+void track(const BatchStatistics& statistics, const at::Tensor& running_mean, const at::Tensor& running_var,
+           double momentum) {
+  if (!running_mean.defined() || statistics.count == 0) return;
+  const at::NoGradGuard no_grad;
+  const double unbiased = statistics.count / (statistics.count - 1);
+  running_mean.mul_(1 - momentum).add_(statistics.mean.to(running_mean.scalar_type()), momentum);
+  running_var.mul_(1 - momentum).add_(statistics.variance.mul(unbiased).to(running_var.scalar_type()), momentum);
 }
 
 at::Tensor normalize(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias,

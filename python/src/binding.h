@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "duration_caster.h"
+#include "gradwire/base/backward_errors.h"
 #include "gradwire/base/error.h"
 #include "gradwire/ddp/comm_hook.h"
 #include "gradwire/process_group/work.h"
@@ -41,6 +42,7 @@ void bind_options(py::module_& module);
 void bind_process_group(py::module_& module);
 void bind_init(py::module_& module);
 void bind_functional(py::module_& module);
+void bind_nn(py::module_& module);
 void bind_comm_hook(py::module_& module);
 void bind_hooks(py::module_& module);
 void bind_optim(py::module_& module);
@@ -56,8 +58,14 @@ void bind_observe(py::module_& module);
 // what Python raised for Python's own, else RuntimeError.
 py::object exception_of(const std::exception_ptr& error);
 
-// DdpCore::Rethrow: as above, on threads that do not hold the lock.
+// A TranslateError: as above, on threads that do not hold the lock.
 void rethrow_as_python(const std::exception_ptr& error);
+
+// The guard of a method that may wait and that leads to a backward pass, whose errors are then Python's.
+struct PythonInBackward : BackwardErrors {
+  PythonInBackward() noexcept : BackwardErrors(&rethrow_as_python) {}
+};
+using UnlockedForAutograd = py::call_guard<py::gil_scoped_release, PythonInBackward>;
 
 // Futures, with the lock held. A future that Python made holds a Python object; future_from() gives one that holds the
 // tensor or list of tensors in it. Throws a TypeError for what is no torch.futures.Future.

@@ -81,6 +81,7 @@ std::shared_ptr<DdpCore> make(Named parameters, Named buffers, const std::set<st
                               const std::optional<MixedPrecision>& mixed_precision, std::vector<std::string> delayed,
                               std::string delayed_until) {
   const py::gil_scoped_release unlocked;
+  const PythonInBackward errors;
   DdpOptions options;
   options.process_group = std::move(group);
   options.device_ids = std::move(device_ids);
@@ -95,7 +96,6 @@ std::shared_ptr<DdpCore> make(Named parameters, Named buffers, const std::set<st
   options.mixed_precision = mixed_precision;
   options.delay_all_reduce_named_params = std::move(delayed);
   options.param_to_hook_all_reduce = std::move(delayed_until);
-  options.rethrow = &rethrow_as_python;
   return ending_unlocked(std::make_shared<DdpCore>(module_of(parameters, buffers, sparse), std::move(options)));
 }
 

@@ -80,7 +80,7 @@ void bind_functional(py::module_& module) {
   namespace f = gradwire::functional;
   py::module_ part = module.def_submodule("functional", "Collectives that autograd differentiates.");
   const auto add = [&part](const char* name, auto function, const auto&... arguments) {
-    part.def(name, function, arguments..., Unlocked());
+    part.def(name, function, arguments..., UnlockedForAutograd());
   };
   const auto op = py::arg("op") = ReduceOp::sum();
   add("broadcast", &f::broadcast, py::arg("tensor"), py::arg("root"), py::arg("group"));

@@ -15,6 +15,7 @@ PYBIND11_MODULE(_C, module) {
   bind_process_group(module);
   bind_init(module);
   bind_functional(module);
+  bind_nn(module);
   bind_comm_hook(module);
   bind_hooks(module);
   bind_optim(module);

@@ -1,8 +1,9 @@
 # SPDX-FileCopyrightText: The gradwire authors
 # SPDX-License-Identifier: Apache-2.0
-"""One member of an elastic job of test_elastic.py: program_elastic.py FOLDER [zero|follow].
+"""One member of an elastic job of test_elastic.py: program_elastic.py FOLDER [zero|follow|norm].
 
 follow: the process in the place of the killed rank follows the others before it takes part.
+norm: the model has a layer that normalizes by the samples of all members.
 zero: the members share out the state of Adam, and the killed rank dies after it has stepped its own parameters."""
 import datetime
 import os
@@ -16,6 +17,7 @@ import torch
 import gradwire
 import gradwire.distributed as dist
 from gradwire.distributed.optim import ZeroRedundancyOptimizer
+from gradwire.nn import SyncBatchNorm
 from gradwire.nn.parallel import DistributedDataParallel
 
 STEPS = 120
@@ -25,9 +27,12 @@ MEET_AT = 100  # the step at which the others wait until a process that follows 
 LAST_ALONE = 110  # the step at which they wait until that process has caught up
 
 
-def network():
+def network(normalized=False):
     torch.manual_seed(1)
-    return torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
+    # The gradient of a bias before a normalization is rounding alone, which Adam makes large.
+    first = torch.nn.Linear(8, 16, bias=not normalized)
+    middle = torch.nn.BatchNorm1d(16) if normalized else torch.nn.Tanh()
+    return torch.nn.Sequential(first, middle, torch.nn.Linear(16, 1))
 
 
 def optimizers(model, optimizer=None):
@@ -66,7 +71,8 @@ def main():
     torch.set_num_threads(1)
     follows = "follow" in sys.argv[2:]
     elastic = gradwire.elastic.Elastic(seed=3, follow=follows)
-    model = DistributedDataParallel(network(), process_group=elastic.group)
+    net = SyncBatchNorm.convert_sync_batchnorm(network("norm" in sys.argv[2:]), elastic.group)
+    model = DistributedDataParallel(net, process_group=elastic.group)
     with_zero = "zero" in sys.argv[2:]
     present = None  # the step under way
 
@@ -111,6 +117,7 @@ def main():
     end = elastic.run(STEPS, step)
     if end == "finished":
         state = {"parameters": [p.detach() for p in model.parameters()], "history": history, "rate": scheduler.get_last_lr()}
+        state["buffers"] = list(model.buffers())
         torch.save(state, folder / f"final-{os.getpid()}")
     print(end, elastic.counted)
     if followed:

@@ -86,6 +86,25 @@ def test_a_process_that_comes_follows_the_others_before_it_takes_part(tmp_path):
     assert followed > 3, "three steps come before it has the state"
 
 
+def test_a_layer_that_normalizes_over_all_members_goes_on_with_those_that_there_are(tmp_path):
+    ends, _ = ends_of(tmp_path, program_elastic, "norm", ranks=3)
+    sizes = list(ends[0]["history"])
+    assert 2 in sizes and sizes[-1] == 3, sizes
+    model = program_elastic.network(normalized=True)
+    optimizer, scheduler = program_elastic.optimizers(model)
+    for step, size in enumerate(sizes):
+        optimizer.zero_grad()
+        batch = torch.cat([program_elastic.samples(step, rank, size) for rank in range(size)])
+        program_elastic.loss_of(model(batch)).backward()
+        optimizer.step()
+        scheduler.step()
+    for end in ends:
+        for key, expected in ("parameters", model.parameters()), ("buffers", model.buffers()):
+            for mine, first, other in zip(end[key], ends[0][key], expected, strict=True):
+                assert torch.equal(mine, first)
+                torch.testing.assert_close(mine, other, rtol=1e-3, atol=1e-4)
+
+
 def test_a_manager_with_quorum_and_commit_calls_can_be_written_over_elastic(tmp_path):
     out = run_job(tmp_path, program_manager)
     assert (tmp_path / "voted").exists(), "no rank voted against a step"

@@ -2,5 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Modules."""
 from gradwire.nn import parallel
+from gradwire.nn.sync_batch_norm import SyncBatchNorm
 
-__all__ = ["parallel"]
+__all__ = ["SyncBatchNorm", "parallel"]

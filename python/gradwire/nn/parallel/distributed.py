@@ -153,8 +153,8 @@ def _require_usable(module: Module, alone: bool) -> None:
         ):
             raise UnsupportedError(
                 f"DistributedDataParallel: '{name}' is a torch.nn.SyncBatchNorm, which synchronizes over torch.distributed's "
-                "groups alone, and there is none: each rank would normalize by its own samples. Train over torch.distributed "
-                "with the backend 'gradwire', or use a BatchNorm."
+                "groups alone, and there is none: each rank would normalize by its own samples. Convert the module with "
+                "gradwire.nn.SyncBatchNorm.convert_sync_batchnorm()."
             )
 
 

@@ -1,0 +1,48 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// Layers that communicate. The modules themselves are Python's.
+#include <optional>
+
+#include "binding.h"
+#include "gradwire/nn/layer_group.h"
+#include "gradwire/nn/sync_batch_norm_function_internal.h"
+
+namespace gradwire::python {
+namespace {
+
+using OptionalTensor = std::optional<at::Tensor>;
+
+std::shared_ptr<LayerGroup> make_layer_group(std::shared_ptr<ProcessGroup> group) {
+  const py::gil_scoped_release unlocked;
+  return std::make_shared<LayerGroup>(std::move(group));
+}
+
+at::Tensor sync_batch_norm(const at::Tensor& input, const OptionalTensor& weight, const OptionalTensor& bias,
+                           const OptionalTensor& running_mean, const OptionalTensor& running_var, double momentum,
+                           double eps, LayerGroup& layer) {
+  const std::shared_ptr<ProcessGroup> group = ending_unlocked(layer.duplicate());
+  if (group == nullptr) throw InvalidArgument("sync_batch_norm(): the group has one rank");
+  const internal::BatchStatistics statistics = internal::gather_statistics(input, group);
+  internal::track(statistics, running_mean.value_or(at::Tensor()), running_var.value_or(at::Tensor()), momentum);
+  return internal::normalize(input, weight.value_or(at::Tensor()), bias.value_or(at::Tensor()), statistics, eps, group);
+}
+
+}  // namespace
+
+void bind_nn(py::module_& module) {
+  py::class_<LayerGroup, std::shared_ptr<LayerGroup>>(
+      module, "LayerGroup", "The group of a layer that communicates. Layers over one group share one duplicate of it.",
+      EndsUnlocked())
+      .def(py::init(&make_layer_group), py::arg("group"))
+      .def_property_readonly("group", &LayerGroup::group)
+      .def(
+          "has_others", [](LayerGroup& layer) { return layer.duplicate() != nullptr; }, Unlocked(),
+          "Whether the group has other ranks. Makes the duplicate, so the first call is collective.");
+  module.def("require_batch_norm_input", &internal::require_fitting, py::arg("input"), py::arg("channels"));
+  module.def("sync_batch_norm", &sync_batch_norm, py::arg("input"), py::arg("weight"), py::arg("bias"),
+             py::arg("running_mean"), py::arg("running_var"), py::arg("momentum"), py::arg("eps"), py::arg("group"),
+             UnlockedForAutograd(),
+             "Normalizes by the statistics of all ranks; moves the running statistics where they are given.");
+}
+
+}  // namespace gradwire::python
