@@ -7,9 +7,10 @@
 // has a fixed size. A process that is killed leaves in the file what had ended before. Where the file cannot be made,
 // one warning says why, and the program goes on.
 //
-// A step begins with the first forward pass through DDP after a synchronized backward pass, and ends where the next
-// step begins. A program may set these limits itself, with begin_step() and end_step(). Programs without gradwire's DDP
-// have steps where they set them. An iteration that failed and is done again is one step.
+// A step begins with the first forward pass through DDP (gradwire's, or in Python also PyTorch's over the backend
+// gradwire of torch.distributed) after a synchronized backward pass, and ends where the next step begins. A program may
+// set these limits itself, with begin_step() and end_step(). Programs without DDP have steps where they set them. An
+// iteration that failed and is done again is one step.
 //
 // The recorder is the sink of the trace points; another sink takes its place. It belongs to one rank: programs that run
 // ranks as threads mix their steps. In a forked child nothing is recorded.

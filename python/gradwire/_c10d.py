@@ -39,6 +39,10 @@ def create(options: Any, _: Any) -> Any:
     Ranks meet at a place of their own in the store. PyTorch gives several groups one name (new_subgroups() in a
     subgroup), and one store several lives: of an agent that starts the ranks anew, of a group that is made again.
     """
+    if os.environ.get("GRADWIRE_RECORD"):
+        from gradwire import _torch_steps
+
+        _torch_steps.record_steps()
     ranks = ",".join(str(rank) for rank in options.global_ranks_in_group)
     life = _made[options.group_id, ranks]
     _made[options.group_id, ranks] += 1

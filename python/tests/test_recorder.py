@@ -45,9 +45,17 @@ import torch.distributed as dist
 dist.init_process_group("gradwire")
 ddp = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
 for step in range(6):
-    ddp(torch.randn(16, 64)).sum().backward()
+    BEFORE
+    {"loss": ddp(torch.randn(16, 64)).sum()}["loss"].backward()
 dist.destroy_process_group()
 """
+
+# Passes of PyTorch's DistributedDataParallel that average nothing, before the one of each step that does.
+PASSES = {
+    "none": "pass",
+    "accumulation": "with ddp.no_sync(): ddp(torch.randn(16, 64)).sum().backward()",
+    "evaluation": "with torch.no_grad(): ddp(torch.randn(16, 64))",
+}
 
 
 def run(tmp_path, text, *options):
@@ -101,13 +109,20 @@ def test_a_program_may_tell_its_loss_and_its_steps(tmp_path):
         assert all(before.end < after.begin for before, after in zip(steps, steps[1:]))
 
 
-def test_pytorchs_own_ddp_has_its_collectives(tmp_path):
-    for rank in run(tmp_path, TORCH_DDP):
-        assert rank.total.steps == 0
+@pytest.mark.parametrize("before", PASSES)
+def test_pytorchs_own_ddp_has_its_steps_and_collectives(tmp_path, before):
+    for rank in run(tmp_path, TORCH_DDP.replace("BEFORE", PASSES[before])):
+        steps = rank.of_kind(recorded.STEP)
+        assert [event.step for event in steps] == list(range(STEPS)) and rank.total.steps == STEPS
+        for event in steps:
+            assert event.begin == event.times[0] < event.times[1] < event.times[2] < event.times[3] <= event.end
+        for one, following in zip(steps, steps[1:]):
+            assert one.end == following.begin
         calls = [event for event in rank.of_kind(recorded.CALL) if event.name == "all_reduce"]
         gradients = [event for event in calls if event.bytes == 4 * (64 * 64 + 64)]
-        assert len(gradients) == 6
-        assert all(event.end >= event.begin for event in calls)
+        assert [event.step for event in gradients] == list(range(STEPS))
+        for event, step in zip(gradients, steps, strict=True):
+            assert step.times[1] < event.begin <= event.end < step.times[3], "from the first gradient until the averages"
 
 
 def test_a_profiler_shows_buckets_hooks_and_collectives(tmp_path):
