@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How errors of collectives leave a backward pass that another language called. The autograd bindings of that language
 // turn every exception that is not the language's own into an error without a type. So differentiable functions and
-// DistributedDataParallel remember how their errors become exceptions of the language that called or made them.
+// DistributedDataParallel remember a translation, which the language's bindings give.
 #pragma once
 
 #include <exception>

@@ -4,11 +4,22 @@
 
 #include <utility>
 
-#include "gradwire/nn/duplicates_internal.h"
 #include "gradwire/process_group/changing_ranks.h"
 #include "gradwire/process_group/init.h"
+#include "gradwire/process_group/live_groups_internal.h"
 
 namespace gradwire {
+namespace {
+
+std::shared_ptr<ProcessGroup> shared_duplicate(const std::shared_ptr<ProcessGroup>& group) {
+  if (auto kept = internal::kept_for_layers(*group)) return kept;
+  std::shared_ptr<ProcessGroup> duplicate = group->dup();
+  if (duplicate == nullptr || duplicate == group) return group;
+  internal::keep_for_layers(*group, duplicate);
+  return duplicate;
+}
+
+}  // namespace
 
 LayerGroup::LayerGroup(std::shared_ptr<ProcessGroup> group) : group_(std::move(group)) {
   if (dynamic_cast<const ChangingRanks*>(group_.get()) != nullptr) duplicate_of(group_);
@@ -24,7 +35,7 @@ std::shared_ptr<ProcessGroup> LayerGroup::duplicate() {
 
 void LayerGroup::duplicate_of(const std::shared_ptr<ProcessGroup>& group) {
   duplicate_.reset();
-  duplicate_ = internal::shared_duplicate(group);
+  duplicate_ = shared_duplicate(group);
   duplicated_ = group;
 }
 

@@ -9,9 +9,9 @@
 
 namespace gradwire {
 
-// Holds a group, and the duplicate of the group (ProcessGroup::dup()) over which a layer makes its collectives. All
-// layers over one group share one duplicate, so collectives of layers never match those of the program or of DDP. The
-// duplicate lives as long as any of the layers.
+// Holds a group, and the duplicate of the group (ProcessGroup::dup()) over which a layer makes its collectives, so that
+// they never match those of the program or of DDP. All layers over one group share one duplicate, which lives as long
+// as the group: ranks may drop and keep their layers as they like.
 //
 // A copy has the same group and the same duplicate. Threads: one thread at a time uses an object.
 class LayerGroup {
@@ -25,8 +25,8 @@ class LayerGroup {
   const std::shared_ptr<ProcessGroup>& group() const noexcept { return group_; }
 
   // The group for the layer's collectives: the duplicate, or the group itself where it has no duplicates. Null in a
-  // group of one rank. Collective in the group when no layer of this process holds the duplicate yet; throws what
-  // ProcessGroup::dup() throws.
+  // group of one rank. The first call of all layers over the group is collective; it throws what ProcessGroup::dup()
+  // throws.
   std::shared_ptr<ProcessGroup> duplicate();
 
  private:

@@ -15,6 +15,25 @@
 
 namespace gradwire {
 
+namespace {
+
+void require_fitting(const at::Tensor& input, std::int64_t channels) {
+  if (!input.defined() || input.dim() < 2) {
+    throw InvalidArgument(concat("SyncBatchNorm: the input has ", input.defined() ? input.dim() : 0,
+                                 " dimensions; pass [N, C] or [N, C, ...]"));
+  }
+  if (input.size(1) != channels || input.size(1) == 0) {
+    throw InvalidArgument(concat("SyncBatchNorm: the input has ", input.size(1),
+                                 " channels in dimension 1; this layer was made for ", channels));
+  }
+  if (!at::isFloatingType(input.scalar_type())) {
+    throw InvalidArgument(
+        concat("SyncBatchNorm: the input is of ", c10::toString(input.scalar_type()), "; pass floating point numbers"));
+  }
+}
+
+}  // namespace
+
 SyncBatchNormImpl::SyncBatchNormImpl(torch::nn::BatchNormOptions options_in, std::shared_ptr<ProcessGroup> group)
     : options(std::move(options_in)), group_(std::move(group)) {
   SyncBatchNormImpl::reset();
@@ -79,13 +98,15 @@ void SyncBatchNormImpl::pretty_print(std::ostream& stream) const {
   stream << ", affine=" << options.affine() << ", track_running_stats=" << options.track_running_stats() << ')';
 }
 
-double SyncBatchNormImpl::next_momentum() {
-  if (!num_batches_tracked.defined()) return options.momentum().value_or(0.0);
-  {
-    const at::NoGradGuard no_grad;
-    num_batches_tracked.add_(1);
-  }
-  return options.momentum().has_value() ? *options.momentum() : 1.0 / num_batches_tracked.item<double>();
+double SyncBatchNormImpl::next_momentum() const {
+  if (options.momentum().has_value()) return *options.momentum();
+  return num_batches_tracked.defined() ? 1.0 / (num_batches_tracked.item<double>() + 1) : 0.0;
+}
+
+void SyncBatchNormImpl::count_batch() {
+  if (!num_batches_tracked.defined()) return;
+  const at::NoGradGuard no_grad;
+  num_batches_tracked.add_(1);
 }
 
 void SyncBatchNormImpl::set_process_group(std::shared_ptr<ProcessGroup> group) {
@@ -98,18 +119,17 @@ at::Tensor SyncBatchNormImpl::plain(const at::Tensor& input, bool own_statistics
 }
 
 at::Tensor SyncBatchNormImpl::forward(const at::Tensor& input) {
-  internal::require_fitting(input, options.num_features());
+  require_fitting(input, options.num_features());
   if (!is_training()) {
     return plain(input, !running_mean.defined(), 0.0);
   }
   const std::shared_ptr<ProcessGroup> group = group_.duplicate();
-  if (group == nullptr) {
-    if (input.numel() == input.size(1)) internal::refuse_one_value(nullptr);
-    return plain(input, true, next_momentum());
-  }
-  const internal::BatchStatistics statistics = internal::gather_statistics(input, group);
-  internal::track(statistics, running_mean, running_var, next_momentum());
-  return internal::normalize(input, weight, bias, statistics, options.eps(), group);
+  if (group == nullptr && input.numel() == input.size(1)) internal::refuse_one_value(nullptr);
+  at::Tensor output = group == nullptr ? plain(input, true, next_momentum())
+                                       : internal::sync_batch_norm(input, {weight, bias, running_mean, running_var},
+                                                                   next_momentum(), options.eps(), group);
+  count_batch();
+  return output;
 }
 
 }  // namespace gradwire

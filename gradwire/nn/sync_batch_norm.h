@@ -41,8 +41,9 @@ namespace gradwire {
 //    convert the module, before run(), on all ranks in the same order.
 //  - Gradients are those of the sum of all ranks' losses. The gradients of weight and bias are this rank's part; DDP
 //    averages them. A backward pass with create_graph (on all ranks) can be differentiated again.
-//  - Statistics are computed in float64 and combined in rank order, so running_mean and running_var have the same bits
-//    on all ranks. Inputs of half types are normalized in float.
+//  - Each rank computes its statistics in the precision of the input, but at least in float32. They are combined in
+//    float64 and in rank order, so running_mean and running_var have the same bits on all ranks. Inputs of half types
+//    are normalized in float32.
 //  - All ranks throw InvalidArgument when a channel has one element over all ranks (PyTorch continues with an infinite
 //    variance; a channel without any element is allowed), and when a rank is in no-grad mode while another rank needs a
 //    gradient.
@@ -86,7 +87,8 @@ class SyncBatchNormImpl : public torch::nn::Cloneable<SyncBatchNormImpl> {
   SyncBatchNormImpl(torch::nn::BatchNormOptions options, std::shared_ptr<ProcessGroup> group, at::Tensor weight,
                     at::Tensor bias, at::Tensor running_mean, at::Tensor running_var, at::Tensor num_batches_tracked);
   void register_all(bool weight_trains, bool bias_trains);
-  double next_momentum();
+  double next_momentum() const;
+  void count_batch();
   at::Tensor plain(const at::Tensor& input, bool own_statistics, double momentum) const;
 
   LayerGroup group_;

@@ -21,6 +21,13 @@
 namespace gradwire::internal {
 namespace {
 
+// Of all ranks' elements of each channel.
+struct BatchStatistics {
+  at::Tensor mean, variance;    // [C] of float64; variance: the biased one
+  double count = 0;             // elements a channel
+  bool needs_gradient = false;  // some rank's input needs a gradient
+};
+
 using torch::autograd::AutogradContext;
 
 constexpr const char* kCall = "call";
@@ -142,30 +149,7 @@ struct Normalize : torch::autograd::Function<Normalize> {
   }
 };
 
-}  // namespace
-
-void require_fitting(const at::Tensor& input, std::int64_t channels) {
-  if (!input.defined() || input.dim() < 2) {
-    throw InvalidArgument(concat("SyncBatchNorm: the input has ", input.defined() ? input.dim() : 0,
-                                 " dimensions; pass [N, C] or [N, C, ...]"));
-  }
-  if (input.size(1) != channels || input.size(1) == 0) {
-    throw InvalidArgument(concat("SyncBatchNorm: the input has ", input.size(1),
-                                 " channels in dimension 1; this layer was made for ", channels));
-  }
-  if (!at::isFloatingType(input.scalar_type())) {
-    throw InvalidArgument(
-        concat("SyncBatchNorm: the input is of ", c10::toString(input.scalar_type()), "; pass floating point numbers"));
-  }
-}
-
-void refuse_one_value(const ProcessGroup* group) {
-  throw InvalidArgument(concat(
-      "SyncBatchNorm", group == nullptr ? std::string() : concat(" on rank ", group->rank(), " of ", group->size()),
-      ": there is one element a channel", group == nullptr ? "" : " over all ranks",
-      ", which has no variance; training needs more"));
-}
-
+// Collective.
 BatchStatistics gather_statistics(const at::Tensor& input, const std::shared_ptr<ProcessGroup>& group) {
   const Wish wish = wish_of(input);
   const at::NoGradGuard no_grad;
@@ -216,6 +200,7 @@ BatchStatistics gather_statistics(const at::Tensor& input, const std::shared_ptr
   return result;
 }
 
+// Nothing where the statistics are not tracked, or where the batch has no elements.
 void track(const BatchStatistics& statistics, const at::Tensor& running_mean, const at::Tensor& running_var,
            double momentum) {
   if (!running_mean.defined() || statistics.count == 0) return;
@@ -237,6 +222,22 @@ at::Tensor normalize(const at::Tensor& input, const at::Tensor& weight, const at
   if (bias.defined()) call->bias_type = bias.scalar_type();
   return Normalize::apply(std::move(call), input, optional(weight), optional(bias), moments.mean, moments.inverse,
                           anchor);
+}
+
+}  // namespace
+
+void refuse_one_value(const ProcessGroup* group) {
+  throw InvalidArgument(concat(
+      "SyncBatchNorm", group == nullptr ? std::string() : concat(" on rank ", group->rank(), " of ", group->size()),
+      ": there is one element a channel", group == nullptr ? "" : " over all ranks",
+      ", which has no variance; training needs more"));
+}
+
+at::Tensor sync_batch_norm(const at::Tensor& input, const BatchNormTensors& layer, double momentum, double eps,
+                           const std::shared_ptr<ProcessGroup>& group) {
+  const BatchStatistics statistics = gather_statistics(input, group);
+  track(statistics, layer.running_mean, layer.running_var, momentum);
+  return normalize(input, layer.weight, layer.bias, statistics, eps, group);
 }
 
 }  // namespace gradwire::internal

@@ -5,36 +5,22 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <cstdint>
 #include <memory>
 
 #include "gradwire/process_group/process_group.h"
 
 namespace gradwire::internal {
 
-// Of all ranks' elements of each channel.
-struct BatchStatistics {
-  at::Tensor mean, variance;    // [C] of float64; variance: the biased one
-  double count = 0;             // elements a channel
-  bool needs_gradient = false;  // some rank's input needs a gradient
+// The tensors of a layer. `weight` and `bias` may be undefined; so may be `running_mean` and `running_var`, together.
+struct BatchNormTensors {
+  at::Tensor weight, bias, running_mean, running_var;
 };
 
-// Throws InvalidArgument for an input with fewer than two dimensions, with another number of channels, or of a type
-// that is not floating.
-void require_fitting(const at::Tensor& input, std::int64_t channels);
-
-// Collective. Throws InvalidArgument on all ranks for a count of one, and where ranks do not agree whether there will
-// be a backward pass.
-BatchStatistics gather_statistics(const at::Tensor& input, const std::shared_ptr<ProcessGroup>& group);
-
-// Moves the running statistics towards `statistics`, by `momentum` of the way. Nothing where they are not tracked
-// (undefined), or where the batch has no elements.
-void track(const BatchStatistics& statistics, const at::Tensor& running_mean, const at::Tensor& running_var,
-           double momentum);
-
-// The normalized input; differentiable. `weight` and `bias` may be undefined.
-at::Tensor normalize(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias,
-                     const BatchStatistics& statistics, double eps, const std::shared_ptr<ProcessGroup>& group);
+// The input normalized by the statistics of all ranks; differentiable. Moves the running statistics towards those of
+// the batch, by `momentum` of the way. Collective; throws InvalidArgument on all ranks for a batch of
+// one element a channel, and where ranks do not agree whether there will be a backward pass; then nothing has moved.
+at::Tensor sync_batch_norm(const at::Tensor& input, const BatchNormTensors& layer, double momentum, double eps,
+                           const std::shared_ptr<ProcessGroup>& group);
 
 // Throws the InvalidArgument of a batch with one element a channel. `group` null: outside of one.
 [[noreturn]] void refuse_one_value(const ProcessGroup* group);

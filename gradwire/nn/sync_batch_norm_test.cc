@@ -12,11 +12,14 @@
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/optim/sgd.h>
 
+#include <array>
+#include <memory>
 #include <numeric>
+#include <optional>
 
 #include "gradwire/base/error.h"
 #include "gradwire/ddp/ddp_test_support.h"
-#include "gradwire/nn/duplicates_internal.h"
+#include "gradwire/nn/layer_group.h"
 #include "tests/support/ranks.h"
 
 namespace gradwire::testing::sync_batch_norm_test {
@@ -303,18 +306,26 @@ TEST(SyncBatchNorm, ItsCollectivesDoNotMeetTheUsersOwn) {
   });
 }
 
-TEST(SyncBatchNorm, LayersShareADuplicateAsLongAsOneHoldsIt) {
-  run_ranks({"threads"}, 2, [](int, std::shared_ptr<ProcessGroup> group) {
-    auto first = internal::shared_duplicate(group);
-    EXPECT_NE(first, group);
-    EXPECT_EQ(internal::shared_duplicate(group), first);
-    const std::weak_ptr<ProcessGroup> seen = first;
-    first.reset();
-    EXPECT_TRUE(seen.expired());
-    EXPECT_NE(internal::shared_duplicate(group), nullptr);
+TEST(SyncBatchNorm, LayersShareADuplicateAsLongAsTheGroupLives) {
+  std::array<std::weak_ptr<ProcessGroup>, 2> seen;
+  run_ranks({"threads"}, 2, [&](int rank, std::shared_ptr<ProcessGroup> group) {
+    std::optional<LayerGroup> kept;  // by one rank alone, as the best model of several
+    auto& mine = seen[static_cast<std::size_t>(rank)];
+    {
+      LayerGroup first(group);
+      const auto duplicate = first.duplicate();
+      EXPECT_NE(duplicate, group);
+      EXPECT_EQ(LayerGroup(group).duplicate(), duplicate);
+      mine = duplicate;
+      if (rank == 0) kept = first;
+    }
+    EXPECT_EQ(LayerGroup(group).duplicate(), mine.lock());
+    kept.reset();
+    EXPECT_FALSE(mine.expired());
   });
-  run_local_ranks(1, [](int, std::shared_ptr<LocalGroup> group) {
-    EXPECT_EQ(internal::shared_duplicate(group), group);  // it has none
+  for (const auto& duplicate : seen) EXPECT_TRUE(duplicate.expired()) << "it goes with the group";
+  run_local_ranks(2, [](int, std::shared_ptr<LocalGroup> group) {
+    EXPECT_EQ(LayerGroup(group).duplicate(), group);  // it has none
   });
 }
 

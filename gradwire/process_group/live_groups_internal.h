@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// The groups of this process that exist, so that code which ends the process can end their threads first.
+// The groups of this process that exist, so that code which ends the process can end their threads first; and what
+// lives as long as a group does.
 #pragma once
 
 #include <memory>
@@ -17,5 +18,10 @@ void unlist_group(ProcessGroup& group) noexcept;
 
 // The listed groups that a shared_ptr holds, the youngest first: a group comes before the groups that it is made of.
 std::vector<std::shared_ptr<ProcessGroup>> live_groups();
+
+// The duplicate of `group` for layers that communicate: what keep_for_layers() got, or null. It goes when `group` is
+// destroyed, so all ranks that hold the group hold the duplicate, whatever their layers did. Thread-safe.
+std::shared_ptr<ProcessGroup> kept_for_layers(const ProcessGroup& group);
+void keep_for_layers(const ProcessGroup& group, std::shared_ptr<ProcessGroup> duplicate);
 
 }  // namespace gradwire::internal

@@ -457,9 +457,8 @@ class LayerGroup:
     @property
     def group(self) -> ProcessGroup | None: ...
     def has_others(self) -> bool:
-        """Whether the group has other ranks. Makes the duplicate, so the first call is collective."""
+        """Whether the group has other ranks. The first call of all layers over the group is collective."""
 
-def require_batch_norm_input(input: Tensor, channels: int) -> None: ...
 def sync_batch_norm(input: Tensor, weight: Tensor | None, bias: Tensor | None, running_mean: Tensor | None,
                     running_var: Tensor | None, momentum: float, eps: float, group: LayerGroup) -> Tensor:
     """Normalizes by the statistics of all ranks; moves the running statistics where they are given."""

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 from torch.nn import Module
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils._pytree import tree_leaves
 
 from gradwire import _C
 
@@ -21,57 +20,47 @@ __all__ = ["record_steps"]
 def record_steps() -> None:
     """From now on, each DistributedDataParallel of PyTorch's that is made passes the trace points of gradwire's own.
 
-    Nothing tells when one is made, so this function replaces the constructor by one that also adds the hooks of modules. Hooks
-    on all modules would do, too, but would cost each call of each module, and torch.compile() warns of them. Call this
-    function where the process records its steps.
+    Nothing tells when one is made, so this function replaces the constructor by one that also adds hooks. Call this function
+    where the process records its steps, before the first group over gradwire is there.
     """
     construct = DistributedDataParallel.__init__
 
     @functools.wraps(construct)
     def construct_with_hooks(self: DistributedDataParallel, *arguments: Any, **options: Any) -> None:
         construct(self, *arguments, **options)
-        self.register_forward_pre_hook(_forward_begins)
-        self.register_forward_hook(_forward_ends)
+        passes = _Passes()
+        self.register_forward_pre_hook(passes.forward_begins)
+        for parameter in self.parameters():
+            if parameter.requires_grad:
+                parameter.register_post_accumulate_grad_hook(passes.gradient_came)  # type: ignore[no-untyped-call]
 
     DistributedDataParallel.__init__ = construct_with_hooks  # type: ignore[method-assign]
 
 
-def _forward_begins(ddp: Module, inputs: Any) -> None:
-    if torch.is_grad_enabled():
-        _C.pass_ddp_point("forward")
-
-
-def _forward_ends(ddp: Module, inputs: Any, output: Any) -> None:
-    if not torch.is_grad_enabled() or not ddp.require_backward_grad_sync:
-        return
-    backward = _Backward()
-    for leaf in tree_leaves(output):
-        if isinstance(leaf, Tensor) and leaf.requires_grad:
-            leaf.register_hook(backward.begins)  # type: ignore[no-untyped-call]
-
-
-class _Backward:
-    """The backward pass that a forward pass of DistributedDataParallel leads to."""
+class _Passes:
+    """The passes through one DistributedDataParallel."""
 
     def __init__(self) -> None:
-        self._runs = False
+        self._awaits_gradients = False  # of a backward pass that averages
 
-    def begins(self, _: Tensor) -> None:
-        """The first gradient of an output is there."""
-        if self._runs:
+    def forward_begins(self, ddp: Module, inputs: Any) -> None:
+        if torch.is_grad_enabled():
+            _C.pass_ddp_point("forward")
+            self._awaits_gradients = bool(ddp.require_backward_grad_sync)
+
+    def gradient_came(self, parameter: Tensor) -> None:
+        if not self._awaits_gradients:
             return
-        self._runs = True
+        self._awaits_gradients = False
         _C.pass_ddp_point("backward")
-        # The engine calls these in order: this one before that of DistributedDataParallel, which waits for the buckets.
-        _call_at_the_end(self._computed)
+        # The engine calls these at the end of the pass, in order: the first before DistributedDataParallel waits for its
+        # buckets, because it asks for that with its last gradient, and the second after.
+        _call_at_the_end(_all_gradients_came)
 
-    def _computed(self) -> None:
-        _C.pass_ddp_point("wait")
-        _call_at_the_end(self._averaged)
 
-    def _averaged(self) -> None:
-        _C.pass_ddp_point("finished")
-        self._runs = False
+def _all_gradients_came() -> None:
+    _C.pass_ddp_point("wait")
+    _call_at_the_end(lambda: _C.pass_ddp_point("finished"))
 
 
 def _call_at_the_end(callback: Any) -> None:

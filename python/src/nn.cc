@@ -22,9 +22,9 @@ at::Tensor sync_batch_norm(const at::Tensor& input, const OptionalTensor& weight
                            double eps, LayerGroup& layer) {
   const std::shared_ptr<ProcessGroup> group = ending_unlocked(layer.duplicate());
   if (group == nullptr) throw InvalidArgument("sync_batch_norm(): the group has one rank");
-  const internal::BatchStatistics statistics = internal::gather_statistics(input, group);
-  internal::track(statistics, running_mean.value_or(at::Tensor()), running_var.value_or(at::Tensor()), momentum);
-  return internal::normalize(input, weight.value_or(at::Tensor()), bias.value_or(at::Tensor()), statistics, eps, group);
+  const auto defined = [](const OptionalTensor& tensor) { return tensor.value_or(at::Tensor()); };
+  return internal::sync_batch_norm(input, {defined(weight), defined(bias), defined(running_mean), defined(running_var)},
+                                   momentum, eps, group);
 }
 
 }  // namespace
@@ -37,8 +37,7 @@ void bind_nn(py::module_& module) {
       .def_property_readonly("group", &LayerGroup::group)
       .def(
           "has_others", [](LayerGroup& layer) { return layer.duplicate() != nullptr; }, Unlocked(),
-          "Whether the group has other ranks. Makes the duplicate, so the first call is collective.");
-  module.def("require_batch_norm_input", &internal::require_fitting, py::arg("input"), py::arg("channels"));
+          "Whether the group has other ranks. The first call of all layers over the group is collective.");
   module.def("sync_batch_norm", &sync_batch_norm, py::arg("input"), py::arg("weight"), py::arg("bias"),
              py::arg("running_mean"), py::arg("running_var"), py::arg("momentum"), py::arg("eps"), py::arg("group"),
              UnlockedForAutograd(),

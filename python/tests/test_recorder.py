@@ -39,22 +39,35 @@ REST
 """
 
 TORCH_DDP = """
+import collections
 import torch
 import torch.distributed as dist
 
 dist.init_process_group("gradwire")
-ddp = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
+class Outputs:  # PyTorch does not look into it, but must for a static graph
+    def __init__(self, loss):
+        self.loss = loss
+
+if STATIC:
+    Outputs = collections.namedtuple("Outputs", "loss")
+
+class Model(torch.nn.Linear):
+    def forward(self, x):
+        return Outputs(super().forward(x).sum())
+
+ddp = torch.nn.parallel.DistributedDataParallel(Model(64, 64), static_graph=STATIC)
 for step in range(6):
-    BEFORE
-    {"loss": ddp(torch.randn(16, 64)).sum()}["loss"].backward()
+    x = torch.randn(16, 64, requires_grad=True)
+    STEP
 dist.destroy_process_group()
 """
 
-# Passes of PyTorch's DistributedDataParallel that average nothing, before the one of each step that does.
-PASSES = {
-    "none": "pass",
-    "accumulation": "with ddp.no_sync(): ddp(torch.randn(16, 64)).sum().backward()",
-    "evaluation": "with torch.no_grad(): ddp(torch.randn(16, 64))",
+# Steps of PyTorch's DistributedDataParallel, with passes that average nothing.
+TORCH_STEPS = {
+    "plain": "ddp(x).loss.backward()",
+    "accumulation": "with ddp.no_sync(): ddp(x).loss.backward()\n    ddp(x).loss.backward()",
+    "evaluation": "with torch.no_grad(): ddp(x)\n    ddp(x).loss.backward()",
+    "penalty": "loss = ddp(x).loss; (slope,) = torch.autograd.grad(loss, x, create_graph=True); (loss + slope.sum()).backward()",
 }
 
 
@@ -109,9 +122,10 @@ def test_a_program_may_tell_its_loss_and_its_steps(tmp_path):
         assert all(before.end < after.begin for before, after in zip(steps, steps[1:]))
 
 
-@pytest.mark.parametrize("before", PASSES)
-def test_pytorchs_own_ddp_has_its_steps_and_collectives(tmp_path, before):
-    for rank in run(tmp_path, TORCH_DDP.replace("BEFORE", PASSES[before])):
+@pytest.mark.parametrize("kind, static", [*((kind, False) for kind in TORCH_STEPS), ("plain", True)])
+def test_pytorchs_own_ddp_has_its_steps_and_collectives(tmp_path, kind, static):
+    text = TORCH_DDP.replace("STEP", TORCH_STEPS[kind]).replace("STATIC", str(static))
+    for rank in run(tmp_path, text):
         steps = rank.of_kind(recorded.STEP)
         assert [event.step for event in steps] == list(range(STEPS)) and rank.total.steps == STEPS
         for event in steps:

@@ -184,6 +184,47 @@ def test_copies_and_pickles(ranks):
         assert torch.equal(copied.running_var, mine.running_var)
 
     ranks.all_well(2, body)
+
+
+def test_ranks_that_disagree_about_gradients_are_refused(ranks):
+    def body(group):
+        mine = layer(SyncBatchNorm, process_group=group)
+        with torch.set_grad_enabled(group.rank() == 0), pytest.raises(dist.InvalidArgument, match="in one mode on all ranks"):
+            mine(sample_of(group.rank(), 2).requires_grad_())
+        assert mine.num_batches_tracked == 0 and not mine.running_mean.any()
+
+    ranks.all_well(2, body)
+
+
+def test_a_rank_may_keep_a_copy_alone(ranks):
+    def body(group):
+        mine = layer(SyncBatchNorm, process_group=group)
+        mine(sample_of(group.rank(), 2))
+        kept = copy.deepcopy(mine) if group.rank() == 0 else None
+        del mine
+        wanted = layer(nn.BatchNorm1d)(torch.cat([sample_of(rank, 2, seed=1) for rank in range(2)]))
+        again = layer(SyncBatchNorm, process_group=group)(sample_of(group.rank(), 2, seed=1))
+        torch.testing.assert_close(again, wanted[2 * group.rank():2 * group.rank() + 2])
+        del kept
+
+    ranks.all_well(2, body)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_other_types_are_as_exact_as_they_can_be(ranks, dtype):
+    samples = [sample_of(rank, 4).to(dtype) for rank in range(2)]
+    wanted = layer(nn.BatchNorm1d)(torch.cat(samples).double())
+
+    def body(group):
+        mine = layer(SyncBatchNorm, process_group=group).float()
+        y = mine(samples[group.rank()])
+        assert y.dtype == dtype
+        torch.testing.assert_close(y, wanted[4 * group.rank():4 * group.rank() + 4].to(dtype))
+
+    ranks.all_well(2, body)
+
+
+def test_pickles_and_states_are_a_batch_norms():
     mine = layer(SyncBatchNorm)
     loaded = pickle.loads(pickle.dumps(mine))
     x = sample_of(0, 4)
@@ -226,6 +267,12 @@ torch.distributed.barrier()
 print("trained alike")
 torch.distributed.destroy_process_group()
 """
+
+
+def test_evaluation_compiles_in_one_graph():
+    mine = layer(SyncBatchNorm).eval()
+    x = sample_of(0, 4)
+    assert torch.equal(torch.compile(mine, backend="eager", fullgraph=True)(x), mine(x))
 
 
 @pytest.mark.parametrize("backend", ["gradwire", "gloo"])

@@ -28,7 +28,8 @@ class SyncBatchNorm(_BatchNorm):
 
     y = (x - mean) / sqrt(variance + eps) * weight + bias for each channel (dimension 1) of an input [N, C] or [N, C, ...].
     N and the other dimensions may differ between ranks, and N may be 0. In training, mean and variance are those of all ranks'
-    elements of the channel, computed in float64. In eval mode, and in a group of one rank, the layer is a plain BatchNorm.
+    elements of the channel: each rank's in the precision of the input, but at least in float32, combined in float64. In eval
+    mode, and in a group of one rank, the layer is a plain BatchNorm.
 
     process_group: gradwire's or torch.distributed's. None: the default group at the time of forward(), gradwire's, or
         torch.distributed's where gradwire has none; without either, this rank alone. In an elastic job give elastic.group, and
@@ -37,9 +38,10 @@ class SyncBatchNorm(_BatchNorm):
 
     In training in a group of several ranks:
     - All ranks call forward() of the same layers in the same order, and all or none run backward. Forward is one all_gather of
-      2 C + 2 doubles, backward one all_reduce of 2 C doubles. They run on a duplicate of the group that all layers share, so
-      they are never matched with the collectives of the program or of DDP. A rank that has joined in a Join takes no part, so
-      the layer does not work with uneven numbers of batches.
+      2 C + 2 doubles, backward one all_reduce of 2 C doubles. They run on a duplicate of the group, where it can have one, so
+      they are never matched with the collectives of the program or of DDP. All layers over a group share the duplicate; the
+      first forward() of all makes it, and it lives as long as the group. A rank that has joined in a Join takes no part, so the
+      layer does not work with uneven numbers of batches.
     - Gradients are those of the sum of all ranks' losses; those of weight and bias are this rank's part, which DDP averages.
       A backward pass with create_graph (on all ranks) can be differentiated again.
     - Raises InvalidArgument on all ranks when a channel has one element over all ranks, and when one rank is in no-grad mode
@@ -71,7 +73,7 @@ class SyncBatchNorm(_BatchNorm):
 
     def forward(self, input: Tensor) -> Tensor:
         """The normalized input. Raises InvalidArgument for an input of another number of channels or of no floating type."""
-        _C.require_batch_norm_input(input, self.num_features)
+        self._check_input_dim(input)
         tracks = self.training and self.track_running_stats
         # In training, statistics that are not tracked are left alone.
         mean, variance = (self.running_mean, self.running_var) if tracks or not self.training else (None, None)
@@ -95,7 +97,14 @@ class SyncBatchNorm(_BatchNorm):
         return self._layer_group
 
     def _check_input_dim(self, input: Tensor) -> None:
-        _C.require_batch_norm_input(input, self.num_features)
+        if input.dim() < 2:
+            raise InvalidArgument(f"SyncBatchNorm: the input has {input.dim()} dimensions; pass [N, C] or [N, C, ...]")
+        if input.size(1) != self.num_features or self.num_features == 0:
+            raise InvalidArgument(
+                f"SyncBatchNorm: the input has {input.size(1)} channels in dimension 1; this layer was made for {self.num_features}"
+            )
+        if not input.is_floating_point():
+            raise InvalidArgument(f"SyncBatchNorm: the input is of {input.dtype}; pass floating point numbers")
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_layer_group": None}
@@ -112,7 +121,7 @@ class SyncBatchNorm(_BatchNorm):
         """Replaces every BatchNorm (and torch.nn.SyncBatchNorm) in `module` by a SyncBatchNorm with the same tensors.
 
         Layers of this class that are there already get the group. Returns `module`, or its replacement where it is a BatchNorm
-        itself. Does not communicate, but in an elastic job. Raises InvalidArgument, and changes nothing, for a lazy BatchNorm
+        itself. Does not communicate, except in an elastic job. Raises InvalidArgument, and changes nothing, for a lazy BatchNorm
         that has no shape yet.
         """
         for name, part in module.named_modules():
