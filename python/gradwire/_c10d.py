@@ -48,4 +48,7 @@ def create(options: Any, _: Any) -> Any:
     _made[options.group_id, ranks] += 1
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     store = PrefixStore(f"gradwire/{attempt}/{ranks or 'all'}/{life}", options.store)
-    return _C.make_c10d_backend(store, options.group_rank, options.group_size, options.timeout)
+    backend = _C.make_c10d_backend(store, options.group_rank, options.group_size, options.timeout)
+    backend.options.group_name = options.group_id
+    backend.options.global_ranks_in_group = options.global_ranks_in_group
+    return backend

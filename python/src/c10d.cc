@@ -6,6 +6,7 @@
 #include <string>
 
 #include "binding.h"
+#include "gradwire/process_group/c10d/c10d_backend_internal.h"
 #include "gradwire/process_group/c10d/c10d_store.h"
 #include "gradwire/process_group/c10d/to_c10d.h"
 #include "gradwire/process_group/init.h"
@@ -66,9 +67,23 @@ std::shared_ptr<ProcessGroup> from_group(const c10::intrusive_ptr<c10d::ProcessG
   return ending_unlocked(from_c10d(group, options));
 }
 
+// torch gives Python the class of a backend where it knows the class, and its own `Backend` has no options.
+void bind_backend(py::module_& module) {
+  using internal::C10dBackend;
+  using internal::C10dOptions;
+  using OptionsPtr = c10::intrusive_ptr<C10dOptions>;
+  const auto copy = [](const C10dOptions& options) { return c10::make_intrusive<C10dOptions>(options); };
+  py::class_<C10dOptions, OptionsPtr, c10d::Backend::Options>(module, "C10dOptions")
+      .def("__copy__", copy)
+      .def("__deepcopy__", [copy](const C10dOptions& options, const py::dict&) { return copy(options); });
+  py::class_<C10dBackend, c10::intrusive_ptr<C10dBackend>, c10d::Backend>(module, "C10dBackend", EndsUnlocked())
+      .def_property_readonly("options", [](C10dBackend& backend) { return backend.options(); });
+}
+
 }  // namespace
 
 void bind_c10d(py::module_& module) {
+  bind_backend(module);
   module.def("make_c10d_backend", &make_backend, py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("timeout"),
              py::arg("engine") = "auto", Unlocked());
   module.def(

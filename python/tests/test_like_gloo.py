@@ -100,6 +100,67 @@ td.destroy_process_group()
 """
 
 
+# To c10d, several tensors in one call are parts of one message.
+LISTS = PRELUDE + """
+plugged = td.new_group(backend="gradwire")
+
+def pair(dtype=torch.float32):
+    return [torch.tensor([2.0 * rank + i, 1.0], dtype=dtype) for i in range(2)]
+
+def broadcast(group):
+    options, tensors = td.BroadcastOptions(), pair()
+    options.rootRank, options.rootTensor = 1, 1
+    work = group.broadcast(tensors, options)
+    work.wait()
+    return tensors + work.get_future().value()
+
+def all_reduce(group, tensors, op=td.ReduceOp.SUM):
+    options = td.AllreduceOptions()
+    options.reduceOp = op
+    group.allreduce(tensors, options).wait()
+    return [each.to_dense() if each.is_sparse else each for each in tensors]
+
+def all_gather(group, n):
+    lists = [[torch.zeros(2) for _ in range(n * size)] for _ in range(n)]
+    work = group.allgather(lists, [torch.tensor([n * rank + i, 5.0]) for i in range(n)])
+    work.wait()
+    value = work.get_future().value()
+    return [each for gathered in lists + (value if n > 1 else [value]) for each in gathered]
+
+CALLS = [broadcast, lambda g: all_gather(g, 1), lambda g: all_gather(g, 2), lambda g: all_gather(g, 3),
+         lambda g: all_reduce(g, [each.to_sparse() for each in pair()]), lambda g: all_reduce(g, pair(torch.int64), td.ReduceOp.BXOR)]
+for op in (td.ReduceOp.SUM, td.ReduceOp.PRODUCT, td.ReduceOp.MIN, td.ReduceOp.MAX):
+    CALLS.append(lambda g, op=op: all_reduce(g, pair(), op))
+for number, call in enumerate(CALLS):
+    theirs, ours = call(td.group.WORLD), call(plugged)
+    assert len(theirs) == len(ours) and all(map(torch.equal, theirs, ours)), (number, theirs, ours)
+dist.destroy_process_group()
+td.destroy_process_group()
+"""
+
+# What Python reads from a backend of torch.distributed.
+OPTIONS = """
+import copy, os, datetime, torch, torch.distributed as td
+rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+store = td.FileStore(os.environ["MEET"], size)
+td.init_process_group("gradwire", store=store, rank=rank, world_size=size, timeout=datetime.timedelta(seconds=50))
+backend = td.group.WORLD._get_backend(torch.device("cpu"))
+assert isinstance(backend, torch._C._distributed_c10d.Backend) and backend.rank() == rank
+assert backend.options.backend == "gradwire" and backend.options._timeout == datetime.timedelta(seconds=50)
+td.group.WORLD.set_timeout(datetime.timedelta(seconds=23))
+assert backend.options._timeout == datetime.timedelta(seconds=23)
+for twin in (copy.copy(backend.options), copy.deepcopy(backend.options)):  # torch.distributed.split_group() makes one
+    assert twin is not backend.options and twin._timeout == backend.options._timeout
+alone = td.new_group([1], timeout=datetime.timedelta(seconds=7), use_local_synchronization=True)
+if rank == 1:
+    options = alone._get_backend(torch.device("cpu")).options
+    assert options._timeout == datetime.timedelta(seconds=7)
+    assert list(options.global_ranks_in_group) == [1] and options.group_name == alone.group_name
+td.barrier()
+td.destroy_process_group()
+"""
+
+
 def run(run_script, source):
     processes = run_script(source, 2)
     outputs = [process.communicate(timeout=GUARD)[0] for process in processes]
@@ -108,6 +169,14 @@ def run(run_script, source):
 
 def test_collectives_do_what_they_do_over_gloo(run_script):
     run(run_script, CALLS)
+
+
+def test_a_list_of_tensors_is_one_message_to_c10d(run_script):
+    run(run_script, LISTS)
+
+
+def test_a_backend_of_torch_distributed_has_options(run_script):
+    run(run_script, OPTIONS)
 
 
 DDP = PRELUDE + """

@@ -14,6 +14,11 @@
 
 namespace gradwire::internal {
 
+// A class of its own, so that Python can give it what the base lacks.
+struct C10dOptions final : c10d::Backend::Options {
+  using c10d::Backend::Options::Options;
+};
+
 class C10dBackend final : public c10d::Backend {
  public:
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
@@ -29,6 +34,7 @@ class C10dBackend final : public c10d::Backend {
 
   const std::string getBackendName() const override { return "gradwire"; }
   OptionsPtr getBackendOptions() override { return options_; }
+  const c10::intrusive_ptr<C10dOptions>& options() const { return options_; }
   bool supportsSplitting() const override { return true; }
   BackendPtr split(const StorePtr& store, const std::vector<int>& ranks, const OptionsPtr& options) override;
   BackendPtr merge(const StorePtr& store, const OptionsPtr& options, const int& rank, const int& size) override;
@@ -81,7 +87,7 @@ class C10dBackend final : public c10d::Backend {
 
   const std::shared_ptr<ProcessGroup> group_;
   const bool owns_;
-  const OptionsPtr options_;
+  const c10::intrusive_ptr<C10dOptions> options_;
   std::atomic<std::uint64_t> sequence_{0};
 };
 

@@ -13,11 +13,11 @@
 #include "gradwire/observe/interpreter_line_internal.h"
 #include "gradwire/process_group/c10d/c10d_backend_internal.h"
 #include "gradwire/process_group/c10d/c10d_convert_internal.h"
+#include "gradwire/process_group/c10d/c10d_lists_internal.h"
 #include "gradwire/process_group/c10d/c10d_store.h"
 #include "gradwire/process_group/c10d/c10d_work_internal.h"
 #include "gradwire/process_group/init.h"
 #include "gradwire/process_group/profiled_by_caller.h"
-#include "gradwire/process_group/sparse_all_reduce_internal.h"
 #include "gradwire/process_group/tensor_memory_internal.h"
 #include "gradwire/process_group/work_internal.h"
 
@@ -103,7 +103,7 @@ C10dBackend::C10dBackend(std::shared_ptr<ProcessGroup> group, bool owns)
     : c10d::Backend(group->rank(), group->size()),
       group_(std::move(group)),
       owns_(owns),
-      options_(c10::make_intrusive<c10d::Backend::Options>("gradwire", group_->timeout())) {
+      options_(c10::make_intrusive<C10dOptions>("gradwire", group_->timeout())) {
   init();
 }
 
@@ -130,21 +130,23 @@ C10dBackend::WorkPtr C10dBackend::broadcast(Tensors& tensors, const c10d::Broadc
   return start(OpType::BROADCAST, "gradwire:broadcast", tensors, [&] {
     auto ours = options_with_root<BroadcastOptions>(options);
     ours.root_tensor = static_cast<int>(options.rootTensor);
-    return group_->broadcast(tensors, ours);
+    return tensors.size() > 1 ? broadcast_list(*group_, tensors, ours) : group_->broadcast(tensors, ours);
   });
 }
 
 C10dBackend::WorkPtr C10dBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
   if (is_sparse(tensors)) return allreduce_sparse(tensors, options);
-  return start(OpType::ALLREDUCE, "gradwire:all_reduce", tensors,
-               [&] { return group_->all_reduce(tensors, options_with_op<AllReduceOptions>(options)); });
+  return start(OpType::ALLREDUCE, "gradwire:all_reduce", tensors, [&] {
+    const auto ours = options_with_op<AllReduceOptions>(options);
+    return tensors.size() > 1 ? all_reduce_list(*group_, tensors, ours) : group_->all_reduce(tensors, ours);
+  });
 }
 
 C10dBackend::WorkPtr C10dBackend::allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& options) {
   if (options.reduceOp.op_ != c10d::ReduceOp::SUM)
     throw InvalidArgument("gradwire: an all_reduce of sparse tensors knows SUM alone; make them dense for another");
   return start(OpType::_ALLREDUCE_SPARSE, "gradwire:sparse_all_reduce", tensors, [&] {
-    for (at::Tensor& tensor : tensors) all_reduce_sparse(*group_, tensor, options_of<CollectiveOptions>(options));
+    all_reduce_sparse_list(*group_, tensors, options_of<CollectiveOptions>(options));
     return gradwire::completed_work(tensors);
   });
 }
@@ -166,8 +168,11 @@ C10dBackend::WorkPtr C10dBackend::reduce(Tensors& tensors, const c10d::ReduceOpt
 
 C10dBackend::WorkPtr C10dBackend::allgather(std::vector<Tensors>& outputs, Tensors& inputs,
                                             const c10d::AllgatherOptions& options) {
-  return start(OpType::ALLGATHER, "gradwire:all_gather", inputs,
-               [&] { return group_->all_gather(outputs, inputs, options_of<AllGatherOptions>(options)); });
+  return start(OpType::ALLGATHER, "gradwire:all_gather", inputs, [&] {
+    const auto ours = options_of<AllGatherOptions>(options);
+    return is_list_all_gather(*group_, outputs, inputs) ? all_gather_list(*group_, outputs, inputs, ours)
+                                                        : group_->all_gather(outputs, inputs, ours);
+  });
 }
 
 C10dBackend::WorkPtr C10dBackend::_allgather_base(at::Tensor& output, at::Tensor& input,

@@ -226,6 +226,75 @@ TEST(ToC10d, SparseTensorsAreSummed) {
   });
 }
 
+// Two tensors on each of three ranks are what one tensor on each of six would be.
+TEST(ToC10d, SeveralTensorsInOneCallArePartsOfOneMessage) {
+  on_backends(3, [](const BackendPtr& backend) {
+    const double first = 2 * backend->getRank();
+    const auto pair = [&](at::ScalarType dtype) {
+      return std::vector<at::Tensor>{at::full({2}, first, dtype), at::full({2}, first + 1, dtype)};
+    };
+    c10d::BroadcastOptions root;
+    root.rootRank = 1;
+    root.rootTensor = 1;
+    std::vector<at::Tensor> tensors = pair(at::kInt);
+    const auto sent = backend->broadcast(tensors, root);
+    sent->wait();
+    EXPECT_TRUE(sent->result().at(0).is_same(tensors[0]) && sent->result().at(1).is_same(tensors[1]));
+    EXPECT_TRUE(equal(tensors[0], {3, 3}) && equal(tensors[1], {3, 3})) << tensors;
+
+    c10d::AllreduceOptions options;
+    const std::vector<std::pair<c10d::ReduceOp::RedOpType, double>> reductions{
+        {c10d::ReduceOp::SUM, 15}, {c10d::ReduceOp::PRODUCT, 0}, {c10d::ReduceOp::MIN, 0}, {c10d::ReduceOp::MAX, 5},
+        {c10d::ReduceOp::BAND, 0}, {c10d::ReduceOp::BOR, 7},     {c10d::ReduceOp::BXOR, 1}};
+    for (const auto& [op, expected] : reductions) {
+      options.reduceOp = op;
+      tensors = pair(at::kInt);
+      backend->allreduce(tensors, options)->wait();
+      EXPECT_TRUE(equal(tensors[0], {expected, expected}) && equal(tensors[1], {expected, expected})) << tensors;
+    }
+    // 2048 has no neighbour at 2049 in halves: 2048 + 1 + 1, rounded after each sum, would be 2048.
+    std::vector<at::Tensor> halves{at::full({1}, first == 0 ? 2048 : 0, at::kHalf),
+                                   at::full({1}, first < 4, at::kHalf)};
+    backend->allreduce(halves, {})->wait();
+    EXPECT_TRUE(equal(halves[0], {2050}) && equal(halves[1], {2050})) << halves;
+    std::vector<at::Tensor> sparse;
+    for (int i = 0; i < 2; ++i) sparse.push_back(at::full({2}, first + i).to_sparse());
+    backend->allreduce(sparse, {})->wait();
+    EXPECT_TRUE(equal(sparse[0].to_dense(), {15, 15}) && equal(sparse[1].to_dense(), {15, 15}));
+
+    std::vector<at::Tensor> inputs{at::full({1}, first), at::full({1}, first + 1)};
+    std::vector<std::vector<at::Tensor>> lists(2);
+    for (std::vector<at::Tensor>& list : lists) {
+      for (int i = 0; i < 6; ++i) list.push_back(at::full({1}, -1.0));
+    }
+    backend->allgather(lists, inputs, {})->wait();
+    for (const std::vector<at::Tensor>& list : lists) EXPECT_TRUE(equal(at::cat(list), {0, 1, 2, 3, 4, 5})) << list;
+  });
+}
+
+TEST(ToC10d, SeveralTensorsInOneCallMustBeAlike) {
+  on_backends(2, [](const BackendPtr& backend) {
+    const std::vector<std::vector<at::Tensor>> unlike{{at::ones({1}), at::ones({2})},
+                                                      {at::ones({1}), at::ones({1}, at::kDouble)},
+                                                      {at::ones({1}), at::ones({1}).to_sparse()},
+                                                      {at::ones({1}).to_sparse(), at::ones({2}).to_sparse()},
+                                                      {at::ones({1}), at::Tensor()}};
+    for (std::vector<at::Tensor> tensors : unlike) EXPECT_THROW(backend->allreduce(tensors, {}), InvalidArgument);
+    for (std::vector<at::Tensor> tensors : unlike) EXPECT_THROW(backend->broadcast(tensors, {}), InvalidArgument);
+    std::vector<at::Tensor> alike{at::ones({1}), at::ones({1})};
+    c10d::AllreduceOptions average;
+    average.reduceOp = c10d::ReduceOp::AVG;
+    EXPECT_THROW(backend->allreduce(alike, average), InvalidArgument);
+    for (const int root_tensor : {-1, 2}) {
+      c10d::BroadcastOptions root;
+      root.rootTensor = root_tensor;
+      EXPECT_THROW(backend->broadcast(alike, root), InvalidArgument);
+    }
+    backend->allreduce(alike, {})->wait();  // nothing was started
+    EXPECT_TRUE(equal(alike[0], {4}) && equal(alike[1], {4}));
+  });
+}
+
 TEST(ToC10d, SplitAndCoalescedCalls) {
   run_ranks("threads", 3, [](int rank, const std::shared_ptr<Store>& store) {
     const auto backend = make_c10d_backend(store_to_c10d(store), rank, 3, kLong, "threads");
