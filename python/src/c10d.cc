@@ -77,7 +77,9 @@ void bind_backend(py::module_& module) {
       .def("__copy__", copy)
       .def("__deepcopy__", [copy](const C10dOptions& options, const py::dict&) { return copy(options); });
   py::class_<C10dBackend, c10::intrusive_ptr<C10dBackend>, c10d::Backend>(module, "C10dBackend", EndsUnlocked())
-      .def_property_readonly("options", [](C10dBackend& backend) { return backend.options(); });
+      .def_property_readonly("options", [](C10dBackend& backend) { return backend.options(); })
+      // The other name of set_timeout(), which torch's other backends have.
+      .def("_set_default_timeout", &C10dBackend::setTimeout, py::arg("timeout"), Unlocked());
 }
 
 }  // namespace

@@ -147,8 +147,9 @@ td.init_process_group("gradwire", store=store, rank=rank, world_size=size, timeo
 backend = td.group.WORLD._get_backend(torch.device("cpu"))
 assert isinstance(backend, torch._C._distributed_c10d.Backend) and backend.rank() == rank
 assert backend.options.backend == "gradwire" and backend.options._timeout == datetime.timedelta(seconds=50)
-td.group.WORLD.set_timeout(datetime.timedelta(seconds=23))
-assert backend.options._timeout == datetime.timedelta(seconds=23)
+for set_timeout, seconds in ((td.group.WORLD.set_timeout, 23), (backend._set_default_timeout, 24)):
+    set_timeout(datetime.timedelta(seconds=seconds))
+    assert backend.options._timeout == datetime.timedelta(seconds=seconds)
 for twin in (copy.copy(backend.options), copy.deepcopy(backend.options)):  # torch.distributed.split_group() makes one
     assert twin is not backend.options and twin._timeout == backend.options._timeout
 alone = td.new_group([1], timeout=datetime.timedelta(seconds=7), use_local_synchronization=True)
