@@ -25,24 +25,6 @@ constexpr std::array<BackendEntry, 4> kBuiltin{{
     {"ucx", "ranks on any hosts, over UCX: TCP, RoCE, InfiniBand", &make_ucx_backend, kMaxWorldSize},
 }};
 
-// Ranks that were started with different world sizes, or two with one number, would wait for ever for ranks that never
-// come.
-void claim_rank(const BackendOptions& options) {
-  Store& store = *options.store;
-  const std::string size = std::to_string(options.size);
-  const std::string agreed = store.compare_set("size", "", size);
-  std::string problem;
-  if (agreed != size) {
-    problem = concat("rank ", options.rank, " was started with world size ", size, ", another rank with ", agreed);
-  } else if (store.add(concat("rank/", options.rank), 1) != 1) {
-    problem = concat("two ranks were started with the number ", options.rank, " (of ", size, ")");
-  }
-  if (problem.empty()) return rendezvous::register_rank(store, options.rank);
-  const MismatchError error(concat("rendezvous failed: ", problem));
-  rendezvous::announce_failure(store, options.rank, error);
-  throw error;
-}
-
 void require_size(const BackendEntry& entry, int size, std::span<const BackendEntry> table) {
   if (size <= entry.max_ranks) return;
   std::vector<std::string> larger;
@@ -74,8 +56,8 @@ std::unique_ptr<Backend> make_backend(std::string_view name, const BackendOption
     }
     require_size(entry, options.size, table);
     kernels::selected();  // a wrong GRADWIRE_KERNELS is refused here; the kernels themselves cannot throw
-    claim_rank(options);
     try {
+      rendezvous::claim_rank(*options.store, options.rank, options.size);
       return entry.make(options);
     } catch (const std::exception& error) {
       rendezvous::announce_failure(*options.store, options.rank, error);

@@ -78,8 +78,18 @@ TEST(Registry, TwoRanksWithOneNumberAllFail) {
   const auto store = std::make_shared<HashStore>();
   const auto errors = errors_of({{store, 1, 3, kPatience}, {store, 1, 3, kPatience}, {store, 2, 3, kPatience}});
   for (const std::string& error : errors) {
-    EXPECT_EQ(error, "MismatchError: rendezvous failed: two ranks were started with the number 1 (of 3)")
-        << errors.size();
+    EXPECT_EQ(error.find("MismatchError: rendezvous failed: two ranks were started with the number 1 (of 3)"), 0U)
+        << error;
+  }
+}
+
+TEST(Registry, AStoreThatAnEarlierGroupUsedIsNamedAsACause) {
+  const auto store = std::make_shared<HashStore>();
+  make_backend("threads", {store, 0, 1, kPatience});
+  for (const int size : {1, 2}) {
+    const std::string error = error_of([&] { make_backend("threads", {store, 0, size, kPatience}); });
+    EXPECT_NE(error.find("an earlier group met in this store"), std::string::npos) << error;
+    EXPECT_NE(error.find("PrefixStore"), std::string::npos) << error;
   }
 }
 

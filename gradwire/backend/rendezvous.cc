@@ -31,6 +31,22 @@ std::string record_of(std::string_view kind, const std::vector<int>& ranks, cons
 
 }  // namespace
 
+void claim_rank(Store& store, int rank, int size) {
+  const std::string mine = std::to_string(size);
+  const std::string agreed = store.compare_set("size", "", mine);
+  std::string problem;
+  if (agreed != mine) {
+    problem = concat("rank ", rank, " was started with world size ", mine, ", another rank with ", agreed);
+  } else if (store.add(concat("rank/", rank), 1) != 1) {
+    problem = concat("two ranks were started with the number ", rank, " (of ", size, ")");
+  }
+  if (!problem.empty()) {
+    throw MismatchError(concat("rendezvous failed: ", problem,
+                               ", or an earlier group met in this store; give each group a PrefixStore of its own"));
+  }
+  register_rank(store, rank);
+}
+
 void register_rank(Store& store, int rank) { store.set(process_key(rank), process_identity()); }
 
 void register_processes(Store& store, std::span<const std::string> processes) {

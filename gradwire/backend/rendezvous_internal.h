@@ -33,6 +33,11 @@ class LookPause {
   Milliseconds pause_{15};
 };
 
+// Takes the number `rank` of `size` ranks in this store, and calls register_rank(). Throws MismatchError where another
+// rank, or a group that met in this store before, has the number or another world size: the ranks would wait for ever
+// for ranks that never come.
+void claim_rank(Store& store, int rank, int size);
+
 // Writes which process `rank` is, so that the others see its death while they wait for it.
 void register_rank(Store& store, int rank);
 // The same for ranks 0, 1, ... at once, which have said elsewhere that they are `processes` (process_identity(); empty:

@@ -43,7 +43,7 @@ class GlooMeeting {
 
   BackendPtr connect() {
     try {
-      claim();
+      rendezvous::claim_rank(*store_, rank_, size_);
       await_all("here");
       Milliseconds patience = kFirstTry;
       for (int number = 0;; ++number, patience *= 2) {
@@ -64,16 +64,6 @@ class GlooMeeting {
 
  private:
   std::string what() const { return concat("gloo: rank ", rank_, " of ", size_); }
-
-  void claim() {
-    const std::string mine = std::to_string(size_);
-    const std::string agreed = store_->compare_set("size", "", mine);
-    if (agreed != mine)
-      throw MismatchError(concat(what(), " was started with world size ", size_, ", another rank with ", agreed));
-    if (store_->add(concat("claim/", rank_), 1) != 1)
-      throw MismatchError(concat("gloo: two ranks were started with the number ", rank_, " (of ", size_, ")"));
-    rendezvous::register_rank(*store_, rank_);
-  }
 
   // Throws where a rank failed or died, or this thread is interrupted.
   void check() const { check_ranks(*store_, size_, *processes_); }
