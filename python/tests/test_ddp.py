@@ -14,6 +14,7 @@ import traceback
 
 import pytest
 import torch
+import torch.distributed.optim
 import torch.utils.checkpoint
 from torch import nn
 
@@ -79,6 +80,17 @@ def test_gradients_are_averages(ranks, view, lanes):
         return result
 
     assert_averages(ranks.all_well(SIZE, body))
+
+
+def test_optimizers_in_the_backward_pass_that_would_step_before_the_average_are_refused(ranks):
+    def body(group):
+        model = make_model()
+        ddp = DistributedDataParallel(model, process_group=group)
+        torch.distributed.optim._apply_optimizer_in_backward(torch.optim.SGD, model.parameters(), {"lr": 0.1})
+        with pytest.raises(dist.UnsupportedError, match="hook_then_optimizer"):
+            ddp(batch_of(group.rank()))
+
+    ranks.all_well(SIZE, body)
 
 
 @pytest.mark.parametrize("change", ["assign", "add", "replace", "module"])
@@ -282,6 +294,38 @@ def test_a_hook_may_return_the_tensor_and_use_any_names_of_arguments(ranks):
 
         ddp.register_comm_hook(None, average)
         return gradients(ddp, group)
+
+    assert_averages(ranks.all_well(SIZE, body))
+
+
+def test_a_hook_whose_annotations_name_other_types_is_refused(ranks):
+    def of_a_number(state, bucket: int):
+        pass
+
+    def gives_a_number(state, bucket) -> int:
+        pass
+
+    def as_pytorchs(state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        return default_hooks.allreduce_hook(None, bucket)
+
+    def in_words(state: "object", bucket: "dist.GradBucket") -> "torch.Tensor":
+        return default_hooks.allreduce_hook(None, bucket)
+
+    def loose(state, bucket: object) -> object:
+        return default_hooks.allreduce_hook(None, bucket)
+
+    def body(group):
+        ddp = DistributedDataParallel(make_model(), process_group=group)
+        with pytest.raises(ValueError, match="'bucket' is annotated as int"):
+            ddp.register_comm_hook(None, of_a_number)
+        with pytest.raises(ValueError, match="returning int"):
+            ddp.register_comm_hook(None, gives_a_number)
+        found = []
+        for hook in (as_pytorchs, in_words, loose):
+            ddp = DistributedDataParallel(make_model(), process_group=group)
+            ddp.register_comm_hook(None, hook)
+            found.append(gradients(ddp, group, 1))
+        return found[-1]
 
     assert_averages(ranks.all_well(SIZE, body))
 

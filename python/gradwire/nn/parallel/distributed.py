@@ -158,6 +158,16 @@ def _require_usable(module: Module, alone: bool) -> None:
             )
 
 
+def _require_steps_after_averaging(parameters: list[torch.nn.Parameter]) -> None:
+    """PyTorch's DDP makes the optimizers of torch.distributed.optim._apply_optimizer_in_backward() wait for averages."""
+    if any(hasattr(parameter, "_in_backward_optimizers") for parameter in parameters):
+        raise UnsupportedError(
+            "DistributedDataParallel: parameters have optimizers of _apply_optimizer_in_backward(), which would step by this "
+            "rank's own gradients, before these are averaged. Use hook_then_optimizer() of "
+            "gradwire.distributed.algorithms.ddp_comm_hooks.optimizer_overlap_hooks, which steps by averages."
+        )
+
+
 class _Ended:
     """Stands for the C++ object at the end of the interpreter."""
 
@@ -315,6 +325,8 @@ class DistributedDataParallel(Module, Joinable):
         if self._sync and torch.is_grad_enabled():
             self._parameter_watch.require_known(self.module, self.process_group.rank())
         self._follow_buffers()
+        if not self._settled:
+            _require_steps_after_averaging(self._module_parameters)
         self._settled = True
         self._core.before_forward(self.training)
         try:

@@ -8,6 +8,7 @@ Python runs in the backward pass.
 """
 from __future__ import annotations
 
+import inspect
 import weakref
 from typing import Any, Callable
 
@@ -21,6 +22,9 @@ from gradwire._C import CommHook, GradBucket, ProcessGroup
 from gradwire._errors import InvalidArgument
 
 Hook = Callable[[Any, GradBucket], Future[torch.Tensor]]
+
+# Annotations of a hook's bucket: ours, or PyTorch's where a program changed its imports in part.
+_GRAD_BUCKETS = (GradBucket, torch.distributed.GradBucket)  # type: ignore[attr-defined]
 
 
 class NativeHook:
@@ -58,6 +62,32 @@ def groups_in(state: Any) -> list[ProcessGroup]:
     return [group for group in held if isinstance(group, ProcessGroup)]
 
 
+def _require_annotations(hook: Any) -> None:
+    """Raises InvalidArgument where a hook's own annotations say that it takes or returns something else."""
+    try:
+        signature = inspect.signature(hook)
+    except (TypeError, ValueError):  # a callable that does not tell
+        return
+    parameters = list(signature.parameters.values())
+    bucket = parameters[1].annotation if len(parameters) > 1 else inspect.Parameter.empty
+    returned = signature.return_annotation
+    # What is no class, a string or a generic, may name the right one.
+    if _is_class(bucket) and bucket not in _GRAD_BUCKETS and not issubclass(GradBucket, bucket):
+        raise InvalidArgument(
+            f"a hook gets a gradwire.distributed.GradBucket, but its parameter '{parameters[1].name}' is annotated as "
+            f"{bucket.__name__}."
+        )
+    if _is_class(returned) and returned is not object and not issubclass(returned, (Future, torch.Tensor)):
+        raise InvalidArgument(
+            "a hook returns a torch.futures.Future of one tensor, or the tensor, but it is annotated as returning "
+            f"{returned.__name__}."
+        )
+
+
+def _is_class(annotation: Any) -> bool:
+    return isinstance(annotation, type) and annotation is not inspect.Signature.empty
+
+
 def native_hook(state: Any, hook: Hook | NativeHook | CommHook) -> CommHook:
     """The hook of the C++ runtime for what register_comm_hook(state, hook) gets."""
     if isinstance(hook, CommHook):
@@ -66,6 +96,7 @@ def native_hook(state: Any, hook: Hook | NativeHook | CommHook) -> CommHook:
         raise TypeError(f"a hook must be callable (state, bucket), but {type(hook).__name__} is not.")
     if isinstance(hook, NativeHook):
         return hook.make_native(state)
+    _require_annotations(hook)
     name = getattr(hook, "__qualname__", type(hook).__name__)
     safe = bool(getattr(hook, "parallel_safe", False))
     single = bool(getattr(hook, "single_collective", False))
