@@ -5,6 +5,7 @@
 #include <ATen/Functions.h>
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 #include <optional>
 #include <utility>
@@ -40,6 +41,8 @@ struct World {
   std::shared_ptr<ProcessGroup> group;
   Mutex mutex;
   std::uint64_t groups_made GRADWIRE_GUARDED_BY(mutex) = 0;
+  // Calls of new_group_among() by the ranks that they named.
+  std::map<std::string, std::uint64_t> made_among GRADWIRE_GUARDED_BY(mutex);
   std::vector<std::shared_ptr<ProcessGroup>> groups GRADWIRE_GUARDED_BY(mutex);
 };
 
@@ -115,16 +118,62 @@ std::string spell(const std::vector<int>& ranks, const std::string& backend) {
   return concat(backend, ":", join(ranks, ","));
 }
 
-void check_ranks(const std::vector<int>& ranks, int world_size) {
+void check_ranks(const char* operation, const std::vector<int>& ranks, int world_size) {
   std::vector<int> sorted = ranks;
   std::sort(sorted.begin(), sorted.end());
   if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end()) {
-    throw InvalidArgument(concat("new_group: a rank is named twice in ", join(ranks)));
+    throw InvalidArgument(concat(operation, ": a rank is named twice in ", join(ranks)));
   }
   if (sorted.front() < 0 || sorted.back() >= world_size) {
-    throw InvalidArgument(concat("new_group: the ranks ", join(ranks),
+    throw InvalidArgument(concat(operation, ": the ranks ", join(ranks),
                                  " are not all in the default group, whose ranks are 0 to ", world_size - 1));
   }
+}
+
+// What a call that makes a group asks for.
+struct Asked {
+  const char* operation;
+  std::vector<int> ranks;  // of the default group
+  std::string backend;     // its name
+  std::string desc;
+  Milliseconds timeout;  // 0: the default group's
+};
+
+// Throws InvalidArgument for what no group can be.
+Asked asked_of(const World& world, const char* operation, const std::vector<int>& ranks, const std::string& backend,
+               const std::string& desc, Milliseconds timeout) {
+  Asked asked{.operation = operation, .ranks = ranks, .backend = {}, .desc = desc, .timeout = timeout};
+  if (ranks.empty()) {
+    asked.ranks.resize(static_cast<std::size_t>(world.meeting.place.world_size));
+    std::iota(asked.ranks.begin(), asked.ranks.end(), 0);
+  }
+  check_ranks(operation, asked.ranks, world.meeting.place.world_size);
+  if (timeout.count() < 0) {
+    throw InvalidArgument(concat(operation, ": a timeout of ", timeout.count(),
+                                 " ms; give a positive one, or 0 for the default group's"));
+  }
+  asked.backend = backend.empty() ? world.backend : resolve_backend(backend);
+  return asked;
+}
+
+// This rank's number among `ranks`; nothing when it is not one of them.
+std::optional<int> place_among(const World& world, const std::vector<int>& ranks) {
+  const auto place = std::find(ranks.begin(), ranks.end(), world.meeting.place.rank);
+  if (place == ranks.end()) return std::nullopt;
+  return static_cast<int>(place - ranks.begin());
+}
+
+// The group of those ranks, whose rank `place` is this one, and which meet in `store`. The world keeps it.
+std::shared_ptr<ProcessGroup> add_group(World& world, const Asked& asked, int place, std::shared_ptr<Store> store,
+                                        std::string name) {
+  auto group = make_process_group(asked.backend, std::move(store), place, static_cast<int>(asked.ranks.size()),
+                                  asked.timeout.count() == 0 ? world.group->timeout() : asked.timeout,
+                                  device_for(world, asked.backend));
+  group->set_group_name(std::move(name));
+  group->set_group_desc(asked.desc);
+  MutexLock lock(world.mutex);
+  world.groups.push_back(group);
+  return group;
 }
 
 // Throws MismatchError on all ranks unless all have come with the same `asked`. Through the default group, so that a
@@ -237,36 +286,47 @@ bool is_available() { return true; }
 
 std::shared_ptr<ProcessGroup> default_group() { return require_world("default_group")->group; }
 
+std::shared_ptr<Store> default_store() {
+  const std::shared_ptr<World> world = require_world("default_store");
+  std::shared_ptr<Store> store = sub_store(*world, "program")->clone();
+  store->set_timeout(world->group->timeout());
+  return store;
+}
+
 std::shared_ptr<ProcessGroup> new_group(const std::vector<int>& ranks, const std::string& backend,
                                         const std::string& desc, Milliseconds timeout) {
   const std::shared_ptr<World> world = require_world("new_group");
-  std::vector<int> members = ranks;
-  if (members.empty()) {
-    members.resize(static_cast<std::size_t>(world->meeting.place.world_size));
-    std::iota(members.begin(), members.end(), 0);
-  }
-  check_ranks(members, world->meeting.place.world_size);
-  if (timeout.count() < 0)
-    throw InvalidArgument(
-        concat("new_group: a timeout of ", timeout.count(), " ms; give a positive one, or 0 for the default group's"));
-  const std::string name = backend.empty() ? world->backend : resolve_backend(backend);
+  const Asked asked = asked_of(*world, "new_group", ranks, backend, desc, timeout);
   std::uint64_t number = 0;
   {
     MutexLock lock(world->mutex);
     number = world->groups_made++;
   }
-  require_agreement(*world, spell(members, name));
-  const std::shared_ptr<Store> store = sub_store(*world, concat("new_group/", number));
-  const auto place = std::find(members.begin(), members.end(), world->meeting.place.rank);
-  if (place == members.end()) return nullptr;
-  auto group =
-      make_process_group(name, store, static_cast<int>(place - members.begin()), static_cast<int>(members.size()),
-                         timeout.count() == 0 ? world->group->timeout() : timeout, device_for(*world, name));
-  group->set_group_name(concat("group", number));
-  group->set_group_desc(desc);
-  MutexLock lock(world->mutex);
-  world->groups.push_back(group);
-  return group;
+  require_agreement(*world, spell(asked.ranks, asked.backend));
+  const std::optional<int> place = place_among(*world, asked.ranks);
+  if (!place) return nullptr;
+  return add_group(*world, asked, *place, sub_store(*world, concat("new_group/", number)), concat("group", number));
+}
+
+std::shared_ptr<ProcessGroup> new_group_among(const std::vector<int>& ranks, const std::string& backend,
+                                              const std::string& desc, Milliseconds timeout) {
+  const std::shared_ptr<World> world = require_world("new_group_among");
+  const Asked asked = asked_of(*world, "new_group_among", ranks, backend, desc, timeout);
+  const std::optional<int> place = place_among(*world, asked.ranks);
+  if (!place) return nullptr;
+  std::string name = join(asked.ranks, ",");
+  {
+    MutexLock lock(world->mutex);
+    name += concat("/", world->made_among[name]++);
+  }
+  std::shared_ptr<Store> store = sub_store(*world, concat("new_group_among/", name));
+  const std::string first = store->compare_set("backend", "", asked.backend);
+  if (first != asked.backend) {
+    throw MismatchError(concat("new_group_among: rank ", world->meeting.place.rank, " asked for the backend ",
+                               asked.backend, " for the ranks ", join(asked.ranks), "; another of them asked for ",
+                               first, "; all of them must ask for the same"));
+  }
+  return add_group(*world, asked, *place, std::move(store), concat("group among ", name));
 }
 
 void destroy_process_group(const std::shared_ptr<ProcessGroup>& group) {

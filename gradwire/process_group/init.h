@@ -90,6 +90,10 @@ bool is_available();
 // Returns the default group. Throws InvalidArgument when there is none.
 std::shared_ptr<ProcessGroup> default_group();
 
+// Returns a handle on the store in which the ranks of the default group met, for keys of the program's own: gradwire
+// has none there. Its timeout() is that of the default group. Throws InvalidArgument when there is no default group.
+std::shared_ptr<Store> default_store();
+
 // Makes a group of some ranks of the default group, numbered in the order of `ranks` (empty: all ranks). Collective
 // over the default group: every rank calls it, in the same order, with the same ranks and backend. Returns null on
 // ranks that are not in `ranks`. The caller and the process share the group, until destroy_process_group().
@@ -99,6 +103,13 @@ std::shared_ptr<ProcessGroup> default_group();
 // timeout; MismatchError on all ranks when they pass different ranks or backends; and as make_process_group().
 std::shared_ptr<ProcessGroup> new_group(const std::vector<int>& ranks = {}, const std::string& backend = "",
                                         const std::string& desc = "", Milliseconds timeout = Milliseconds{0});
+
+// As new_group(), but collective over `ranks` alone: the others need not call it, and get null at once if they do. The
+// ranks of one list make their groups in the same order; lists in another order are other lists. `backend` is compared
+// with that of the first caller: throws MismatchError where it differs. A rank that does not come, or that died before,
+// is noticed by the timeout only (TimeoutError).
+std::shared_ptr<ProcessGroup> new_group_among(const std::vector<int>& ranks, const std::string& backend = "",
+                                              const std::string& desc = "", Milliseconds timeout = Milliseconds{0});
 
 // Makes a group with the named backend, which the caller owns, and leaves the default group alone. Collective over the
 // ranks that meet in `store`. This group alone uses the keys of `store`: give each group a PrefixStore of its own.

@@ -127,6 +127,59 @@ TEST_P(Init, NewGroupsThatDifferAreAMismatch) {
   });
 }
 
+TEST_P(Init, ProgramsHaveKeysOfTheirOwnInTheStoreOfTheDefaultGroup) {
+  run_ranks(GetParam(), 2, [](int rank, const std::shared_ptr<Store>& store) {
+    EXPECT_THROW(default_store(), InvalidArgument);
+    init_process_group(through(store, rank, 2, GetParam()));
+    if (rank == 0) default_store()->set("key", "value");
+    EXPECT_EQ(default_store()->get("key"), "value");
+    EXPECT_EQ(default_store()->timeout(), default_group()->timeout());
+    default_group()->barrier()->wait();
+    destroy_process_group();
+  });
+}
+
+TEST_P(Init, GroupsAmongSomeRanksNeedNoOthers) {
+  run_ranks(GetParam(), 3, [](int rank, const std::shared_ptr<Store>& store) {
+    init_process_group(through(store, rank, 3, GetParam()));
+    if (rank == 1) {
+      EXPECT_EQ(new_group_among({2, 0}), nullptr);
+      expect_sum_works(*new_group_among({1}));
+    } else {
+      const auto first = new_group_among({2, 0}, "", "ends", std::chrono::minutes(1));
+      const auto second = new_group_among({2, 0});
+      EXPECT_EQ(first->rank(), rank == 2 ? 0 : 1);
+      EXPECT_EQ(first->group_desc(), "ends");
+      EXPECT_EQ(first->timeout(), std::chrono::minutes(1));
+      EXPECT_NE(first->group_name(), second->group_name());
+      expect_sum_works(*second);
+      expect_sum_works(*first);
+      destroy_process_group(first);
+      EXPECT_THROW(first->barrier(), InvalidArgument);
+      expect_sum_works(*second);
+    }
+    EXPECT_THROW(new_group_among({0, 0}), InvalidArgument);
+    EXPECT_THROW(new_group_among({0, 3}), InvalidArgument);
+    expect_sum_works(*new_group());
+    destroy_process_group();
+  });
+}
+
+TEST_P(Init, GroupsAmongSomeRanksOverDifferentBackendsAreAMismatch) {
+  run_ranks(GetParam(), 2, [](int rank, const std::shared_ptr<Store>& store) {
+    init_process_group(through(store, rank, 2, GetParam()));
+    if (rank == 0) {
+      EXPECT_THROW(new_group_among({0, 1}, "shm", "", Milliseconds(100)), TimeoutError);
+    }
+    default_group()->barrier()->wait();
+    if (rank == 1) {
+      EXPECT_THROW(new_group_among({0, 1}, "gloo"), MismatchError);
+    }
+    expect_sum_works(*new_group_among({0, 1}));  // a mismatch of this kind breaks nothing
+    destroy_process_group();
+  });
+}
+
 TEST_P(Init, WorldSizesThatDifferAreAMismatchOnAllRanks) {
   run_ranks(GetParam(), 3, [](int rank, const std::shared_ptr<Store>& store) {
     try {

@@ -192,7 +192,7 @@ std::string quote_list(std::span<const std::string> keys) {
 
 std::string missing_message(std::string_view store, std::string_view operation, std::span<const std::string> missing,
                             Milliseconds timeout) {
-  return concat(store, ": ", operation, " waited ", timeout.count(), " ms for ", quote_list(missing),
+  return concat(store, ": ", operation, ": timeout after ", timeout.count(), " ms of waiting for ", quote_list(missing),
                 ", which no rank has set; has every rank started, with the same store, prefix and world size?");
 }
 

@@ -15,7 +15,8 @@ Store::Value Store::queue_pop_within(const std::string& queue, Milliseconds time
   const Deadline deadline = Deadline::after(timeout);
   while (queue_length(queue) == 0) {
     if (deadline.expired())
-      throw TimeoutError(concat("queue_pop waited ", timeout.count(), " ms for an element of the queue '", queue, "'"));
+      throw TimeoutError(concat("queue_pop: timeout after ", timeout.count(),
+                                " ms of waiting for an element of the queue '", queue, "'"));
     std::this_thread::sleep_for(std::min(kLook, deadline.remaining()));
   }
   return queue_pop(queue);

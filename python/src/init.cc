@@ -60,10 +60,17 @@ void bind_init(py::module_& module) {
   module.def("is_initialized", &is_initialized);
   module.def("is_available", &is_available);
   module.def("default_group", &default_group);
+  module.def("default_store", &default_store, Unlocked());
   module.def(
       "new_group",
       [](const std::vector<int>& ranks, const std::string& backend, const std::string& desc, Milliseconds timeout) {
         return ending_unlocked(new_group(ranks, backend, desc, timeout));
+      },
+      py::arg("ranks"), py::arg("backend"), py::arg("desc"), py::arg("timeout"), Unlocked());
+  module.def(
+      "new_group_among",
+      [](const std::vector<int>& ranks, const std::string& backend, const std::string& desc, Milliseconds timeout) {
+        return ending_unlocked(new_group_among(ranks, backend, desc, timeout));
       },
       py::arg("ranks"), py::arg("backend"), py::arg("desc"), py::arg("timeout"), Unlocked());
   module.def("make_process_group", &make_group, py::arg("backend"), py::arg("store"), py::arg("rank"), py::arg("size"),

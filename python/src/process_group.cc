@@ -229,6 +229,7 @@ void bind_identity(Class& group) {
       .def("_set_group_desc", &ProcessGroup::set_group_desc, py::arg("desc"), Unlocked())
       .def_property("timeout", &ProcessGroup::timeout, &ProcessGroup::set_timeout,
                     "A timedelta: how long calls without a timeout of their own may take.")
+      .def("set_timeout", &ProcessGroup::set_timeout, py::arg("timeout"), "Sets `timeout`.")
       .def("_set_default_timeout", &ProcessGroup::set_timeout, py::arg("timeout"))
       .def_property_readonly(
           "bound_device_id", [](const ProcessGroup&) { return py::none(); }, "None: groups are bound to no device.")

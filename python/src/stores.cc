@@ -47,8 +47,8 @@ Keys missing_of(Store& store, const Keys& keys) {
 }
 
 [[noreturn]] void throw_late(const char* operation, Milliseconds timeout, const Keys& keys) {
-  throw TimeoutError(concat(operation, " waited ", timeout.count(), " ms for ", store_internal::quote_list(keys),
-                            ", which no rank has set"));
+  throw TimeoutError(concat(operation, ": timeout after ", timeout.count(), " ms of waiting for ",
+                            store_internal::quote_list(keys), ", which no rank has set"));
 }
 
 // `operation`: the user's call, for the error.
@@ -100,16 +100,6 @@ void wait_for_value(Store& store, const std::string& key) {
   }
 }
 
-py::bytes get(Store& store, const std::string& key) {
-  std::string value;
-  {
-    const py::gil_scoped_release unlocked;
-    wait_for_value(store, key);
-    value = store.get(key);
-  }
-  return value;
-}
-
 [[noreturn]] void throw_queue_empty(const std::string& queue) {
   const py::gil_scoped_acquire lock;
   const py::object kind = py::module_::import("gradwire._errors").attr("QueueEmptyError");
@@ -136,16 +126,6 @@ py::bytes pop(Store& store, const std::string& queue, bool block) {
     }
   }
   return value;
-}
-
-std::vector<py::bytes> multi_get(Store& store, const Keys& keys) {
-  std::vector<std::string> values;
-  {
-    const py::gil_scoped_release unlocked;
-    if (!store.check(keys)) wait_for(store, keys, store.timeout(), "multi_get");
-    values = store.multi_get(keys);
-  }
-  return {values.begin(), values.end()};
 }
 
 py::bytes compare_set(Store& store, const std::string& key, const std::string& expected, const std::string& desired) {
@@ -204,6 +184,7 @@ class PyStore final : public Store, public py::trampoline_self_life_support {
     if (has("has_extended_api")) return call_for<bool>("has_extended_api");
     return has("append") && has("multi_get") && has("multi_set");
   }
+  bool can_wait() const { return has("check") && has("wait"); }
 
  private:
   // A value becomes bytes, a key str.
@@ -243,11 +224,71 @@ class PyStore final : public Store, public py::trampoline_self_life_support {
   Milliseconds timeout_ = kDefaultTimeout;
 };
 
+// The Python class that keeps the data, also under prefixes; null where the data is in C++.
+const PyStore* python_store_of(const Store& store) {
+  if (const auto* part = dynamic_cast<const PrefixStore*>(&store)) return python_store_of(*part->underlying());
+  return dynamic_cast<const PyStore*>(&store);
+}
+
 // As PyTorch's: what a store under a prefix says, and for a Python class whether it has the methods.
 bool has_extended_api(const Store& store) {
-  if (const auto* part = dynamic_cast<const PrefixStore*>(&store)) return has_extended_api(*part->underlying());
-  const auto* of_python = dynamic_cast<const PyStore*>(&store);
+  const PyStore* of_python = python_store_of(store);
   return of_python == nullptr || of_python->has_extended_api();
+}
+
+// Whether keys can be waited for before they are read. A Python class need not have what that takes; its get() waits.
+bool can_wait(const Store& store) {
+  const PyStore* of_python = python_store_of(store);
+  return of_python == nullptr || of_python->can_wait();
+}
+
+py::bytes get(Store& store, const std::string& key) {
+  std::string value;
+  {
+    const py::gil_scoped_release unlocked;
+    if (can_wait(store)) wait_for_value(store, key);
+    value = store.get(key);
+  }
+  return value;
+}
+
+std::vector<py::bytes> multi_get(Store& store, const Keys& keys) {
+  std::vector<std::string> values;
+  {
+    const py::gil_scoped_release unlocked;
+    if (can_wait(store) && !store.check(keys)) wait_for(store, keys, store.timeout(), "multi_get");
+    values = store.multi_get(keys);
+  }
+  return {values.begin(), values.end()};
+}
+
+void delete_if_it_can(Store& store, const std::string& key) {
+  try {
+    store.delete_key(key);
+  } catch (const UnsupportedError&) {  // a Python class without it keeps one small key more
+  }
+}
+
+// Returns when `world_size` callers of one `key` have come. The next so many callers are a barrier of their own.
+void barrier(Store& store, const std::string& key, std::int64_t world_size, std::optional<Milliseconds> timeout) {
+  if (world_size < 1) throw InvalidArgument(concat("barrier: a world size of ", world_size, " is not positive"));
+  const std::int64_t number = store.add(concat(key, "/came"), 1);
+  const std::int64_t round = (number - 1) / world_size;
+  const std::string complete = concat(key, "/complete/", round);
+  if (number == (round + 1) * world_size) {
+    store.set(complete, "1");
+    if (round > 0) delete_if_it_can(store, concat(key, "/complete/", round - 1));  // all have seen it, or were not here
+    return;
+  }
+  const Milliseconds limit = timeout.value_or(store.timeout());
+  try {
+    wait_for(store, {complete}, limit, "barrier");
+  } catch (const TimeoutError&) {
+    const std::int64_t came = store.add(concat(key, "/came"), 0) - round * world_size;
+    throw TimeoutError(concat("barrier timeout: after ", limit.count(), " ms ", came, " of ", world_size,
+                              " callers had come to the barrier ", store_internal::quote(key),
+                              "; take another key for the next barrier"));
+  }
 }
 
 using StoreClass = py::class_<Store, PyStore, py::smart_holder>;
@@ -284,6 +325,8 @@ arguments that no store takes. A class may derive from Store; it must have set, 
       .def("queue_push", &Store::queue_push, py::arg("key"), py::arg("value"), Unlocked(), "Appends to a queue.")
       .def("queue_pop", &pop, py::arg("key"), py::arg("block") = true, "Takes the first element; waits for one.")
       .def("queue_len", &Store::queue_length, py::arg("key"), Unlocked(), "How many elements a queue has.")
+      .def("barrier", &barrier, py::arg("key"), py::arg("world_size"), py::arg("timeout") = py::none(), Unlocked(),
+           "Returns when so many callers have come to the barrier `key`, which may be used again then.")
       .def("has_extended_api", &has_extended_api,
            "Whether append, multi_get and multi_set are there: True but for a Python class without them.")
       .def("set_timeout", &Store::set_timeout, py::arg("timeout"), Unlocked(), "How long waiting calls wait at most.")
@@ -292,7 +335,7 @@ arguments that no store takes. A class may derive from Store; it must have set, 
 }
 
 std::shared_ptr<TcpStore> tcp_store(const std::string& host, std::uint16_t port, std::optional<int> world_size,
-                                    bool is_master, Milliseconds timeout, bool wait_for_workers) {
+                                    bool is_master, Milliseconds timeout, bool wait_for_workers, bool /*use_libuv*/) {
   const py::gil_scoped_release unlocked;
   TcpStoreOptions options;
   options.host = host;
@@ -322,10 +365,13 @@ void bind_stores(py::module_& module) {
       R"(A client of a server, and with `is_master` the owner of the server, for a trusted network.
 
 port 0, for the server: any free port, which `port` then tells. With a known world size the server's constructor returns
-when that many ranks have connected, unless `wait_for_workers` is False.)")
+when that many ranks have connected, unless `wait_for_workers` is False. There is one kind of server: `use_libuv` is
+taken for programs written for PyTorch, and either value means this server.)")
       .def(py::init(&tcp_store), py::arg("host_name"), py::arg("port"), py::arg("world_size") = py::none(),
            py::arg("is_master") = false, py::arg_v("timeout", kDefaultTimeout, "timedelta(minutes=30)"),
-           py::arg("wait_for_workers") = true)
+           py::arg("wait_for_workers") = true, py::kw_only(), py::arg("use_libuv") = false)
+      .def_property_readonly(
+          "libuvBackend", [](const TcpStore&) { return false; }, "False: the server is gradwire's own.")
       .def_property_readonly("host", &TcpStore::host, "The server's.")
       .def_property_readonly("port", &TcpStore::port, "The server's; what the system chose where 0 was asked for.");
   py::class_<PrefixStore, Store, py::smart_holder>(module, "PrefixStore", EndsUnlocked(),

@@ -88,7 +88,8 @@ timeout: a timedelta; zero means the one the call was made with. Raises the erro
       .def("result", &Work::result, Unlocked(), "The output tensors of a completed Work; raises its error.")
       .def("block_current_stream", &Work::block_current_stream, Unlocked(),
            "Makes the current CUDA stream wait, without blocking the CPU; without CUDA waits on the CPU.")
-      .def("_source_rank", &Work::source_rank, Unlocked(), "The rank that a receive came from.");
+      .def("source_rank", &Work::source_rank, Unlocked(), "The rank that a receive came from.")
+      .def("_source_rank", &Work::source_rank, Unlocked(), "source_rank(), to override.");
   module.def(
       "_create_work_from_future", [](py::handle future) { return work_from_future(future_from(future)); },
       py::arg("future"), "A Work whose every answer comes from a torch.futures.Future.");

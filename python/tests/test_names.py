@@ -36,8 +36,6 @@ ABSENT = {
     "breakpoint": "pdb on one rank, between two barriers",
     "get_backend_config": "a group has one backend",
     "init_device_mesh": "PyTorch's, over the backend 'gradwire'",
-    "is_ucc_available": "is_backend_available('ucc')",
-    "is_xccl_available": "is_backend_available('xccl')",
     "record_comm": "PyTorch's flight recorder",
     "reduce_op": "ReduceOp; deprecated by PyTorch",
     "register_rendezvous_handler": "init_method, or a store",
@@ -77,9 +75,9 @@ def test_what_is_said_to_be_absent_is_and_the_page_says_so():
     assert not [name for name in ABSENT if hasattr(dist, name)]
     page = (ROOT / "docs" / "python.md").read_text()
     absent = page[page.index("- **Absent names**"):].split("\n- ")[0] + page[page.index("- **Stores**"):].split("\n- ")[0]
-    stores = ["multi_tenant", "master_listen_fd", "use_libuv", "libuvBackend", "list_keys", "barrier"]
+    stores = ["multi_tenant", "master_listen_fd", "list_keys"]
     assert not [name for name in [*ABSENT, *stores] if f"`{name}" not in absent]
-    assert not [name for name in stores[3:] if hasattr(dist.TCPStore, name)]
+    assert not [name for name in stores[2:] if hasattr(dist.TCPStore, name)]
 
 
 def parameters_of(callable):

@@ -117,15 +117,20 @@ def init_process_group(
     _note_place(_Place(os.getpid(), world.rank(), world.size()), world.name() == "threads")
 
 
+class _NothingToDestroy(InvalidArgument, AssertionError):
+    """What destroy_process_group() raises without a default group: programs catch PyTorch's AssertionError there."""
+
+
 def destroy_process_group(group: ProcessGroup | int | None = None) -> None:
     """Ends `group`, or, for None or the default group, the default group and all that new_group() made.
 
-    Waits for what is under way. init_process_group() works again afterwards.
+    Waits for what is under way. init_process_group() works again afterwards. Raises InvalidArgument, here also an
+    AssertionError as in PyTorch, where there is no default group.
     """
     if not _is_member(group) or isinstance(group, int):  # the second for mypy
         return
     if not is_initialized():
-        raise InvalidArgument("destroy_process_group: there is no default group; call init_process_group() first.")
+        raise _NothingToDestroy("destroy_process_group: there is no default group; call init_process_group() first.")
     world = _C.default_group()
     if group is None or group is world:
         _note_place(None, world.name() == "threads")
@@ -148,6 +153,12 @@ def _get_default_group() -> ProcessGroup:
             )
         raise InvalidArgument("there is no default group; call init_process_group() first.")
     return _C.default_group()
+
+
+def _get_default_store() -> Store:
+    """A store that all ranks of the default group reach, for keys of the program's own."""
+    _get_default_group()  # whose error says more
+    return _C.default_store()
 
 
 class _Place(NamedTuple):
@@ -210,17 +221,17 @@ def new_group(
     """A group of some ranks of the default group; GroupMember.NON_GROUP_MEMBER on ranks that are not part of it.
 
     Collective over the default group: every rank calls it, in the same order and with the same ranks (None: all).
-    sort_ranks False keeps the order of `ranks`.
+    use_local_synchronization: collective over `ranks` alone; the others need not call it. A rank that died is noticed
+    by the timeout only then. sort_ranks False keeps the order of `ranks`.
     """
     if pg_options is not None or device_id is not None:
         raise InvalidArgument("new_group: pg_options and device_id belong to PyTorch's backends.")
-    if use_local_synchronization:
-        raise InvalidArgument("new_group: use_local_synchronization is not supported; all ranks call new_group.")
     world = _get_default_group()
     chosen = list(range(world.size())) if ranks is None else [int(rank) for rank in ranks]
     if sort_ranks:
         chosen.sort()
-    made = _C.new_group(chosen, backend or "", group_desc or "", timeout or timedelta(0))
+    make = _C.new_group_among if use_local_synchronization else _C.new_group
+    made = make(chosen, backend or "", group_desc or "", timeout or timedelta(0))
     if made is None:
         return GroupMember.NON_GROUP_MEMBER
     _ranks[made] = chosen
@@ -377,7 +388,8 @@ def is_backend_available(backend: str) -> bool:
 class Backend(str):
     """The name of a backend, in small letters: Backend("GLOO") == "gloo". Plain strings do as well.
 
-    Raises ValueError for what backend_names() does not have; "auto" chooses.
+    Raises ValueError for what backend_names() does not have; "auto" chooses. UCC and XCCL are names for programs that
+    compare with them: gradwire has no such backends.
     """
 
     UNDEFINED = "undefined"
@@ -387,9 +399,13 @@ class Backend(str):
     NCCL = "nccl"
     SHM = "shm"
     THREADS = "threads"
+    UCC = "ucc"
     UCX = "ucx"
+    XCCL = "xccl"
 
     def __new__(cls, name: str) -> Backend:
+        if not isinstance(name, str):
+            raise ValueError(f"the name of a backend is a str, not {name!r}.")
         known = name.lower()
         if known not in (cls.AUTO, cls.UNDEFINED) and not is_backend_available(known):
             raise ValueError(f"there is no backend {name!r}; there are auto, {', '.join(backend_names())}.")
@@ -409,6 +425,16 @@ def is_mpi_available() -> bool:
 def is_nccl_available() -> bool:
     """Whether init_process_group("nccl") works."""
     return is_backend_available("nccl")
+
+
+def is_ucc_available() -> bool:
+    """Whether init_process_group("ucc") works: False, gradwire has no such backend."""
+    return is_backend_available("ucc")
+
+
+def is_xccl_available() -> bool:
+    """Whether init_process_group("xccl") works: False, gradwire has no such backend."""
+    return is_backend_available("xccl")
 
 
 def get_default_backend_for_device(device: str | torch.device) -> str:
@@ -448,9 +474,9 @@ def set_debug_level(level: DebugLevel) -> None:
 def set_debug_level_from_env() -> None:
     """Takes the level from TORCH_DISTRIBUTED_DEBUG (OFF, INFO, DETAIL), as PyTorch does; without the variable, OFF.
 
-    When gradwire is imported, the level is GRADWIRE_LOG's. Raises ValueError for another word.
+    When gradwire is imported, the level is GRADWIRE_LOG's. Raises InvalidArgument for another word.
     """
     word = os.environ.get("TORCH_DISTRIBUTED_DEBUG", "OFF").upper()
     if word not in DebugLevel.__members__:
-        raise ValueError(f"TORCH_DISTRIBUTED_DEBUG={word}: it takes {', '.join(DebugLevel.__members__)}.")
+        raise InvalidArgument(f"TORCH_DISTRIBUTED_DEBUG={word}: it takes {', '.join(DebugLevel.__members__)}.")
     set_debug_level(DebugLevel[word])

@@ -17,6 +17,7 @@ from gradwire._C import (
     ScatterOptions,
     Store,
     Work,
+    _create_work_from_future as _create_work_from_future,
 )
 from gradwire.distributed._collectives import (
     P2POp,
@@ -51,6 +52,7 @@ from gradwire.distributed._groups import (
     DebugLevel,
     GroupMember,
     _get_default_group as _get_default_group,
+    _get_default_store as _get_default_store,
     backend_names,
     default_pg_timeout,
     destroy_process_group,
@@ -73,6 +75,8 @@ from gradwire.distributed._groups import (
     is_mpi_available,
     is_nccl_available,
     is_torchelastic_launched,
+    is_ucc_available,
+    is_xccl_available,
     new_group,
     new_subgroups,
     new_subgroups_by_enumeration,
@@ -99,8 +103,9 @@ __all__ = [
     "gather_object", "get_backend", "get_debug_level", "get_default_backend_for_device", "get_global_rank",
     "get_group_rank", "get_node_local_rank", "get_pg_count", "get_process_group_ranks", "get_rank", "get_world_size",
     "group", "init_process_group", "irecv", "is_available", "is_backend_available", "is_gloo_available",
-    "is_initialized", "is_mpi_available", "is_nccl_available", "is_torchelastic_launched", "isend",
-    "monitored_barrier", "new_group", "new_subgroups", "new_subgroups_by_enumeration", "recv", "recv_object_list",
+    "is_initialized", "is_mpi_available", "is_nccl_available", "is_torchelastic_launched",
+    "is_ucc_available", "is_xccl_available", "isend", "monitored_barrier", "new_group", "new_subgroups",
+    "new_subgroups_by_enumeration", "recv", "recv_object_list",
     "reduce", "reduce_scatter", "reduce_scatter_single", "reduce_scatter_tensor", "scatter", "scatter_object_list",
     "send", "send_object_list", "set_debug_level", "set_debug_level_from_env", "split_group", "supports_complex",
 ]
