@@ -79,7 +79,7 @@ TEST(Registry, TwoRanksWithOneNumberAllFail) {
   const auto errors = errors_of({{store, 1, 3, kPatience}, {store, 1, 3, kPatience}, {store, 2, 3, kPatience}});
   for (const std::string& error : errors) {
     EXPECT_EQ(error,
-              "MismatchError: rendezvous failed: two ranks were started with the number 1 (of 3), or an earlier "
+              "MismatchError: rendezvous failed: two ranks were started with the number 1 (of 3), unless an earlier "
               "group met in this store; give each group a PrefixStore of its own");
   }
 }

@@ -41,8 +41,9 @@ void claim_rank(Store& store, int rank, int size) {
     problem = concat("two ranks were started with the number ", rank, " (of ", size, ")");
   }
   if (!problem.empty()) {
-    throw MismatchError(concat("rendezvous failed: ", problem,
-                               ", or an earlier group met in this store; give each group a PrefixStore of its own"));
+    throw MismatchError(
+        concat("rendezvous failed: ", problem,
+               ", unless an earlier group met in this store; give each group a PrefixStore of its own"));
   }
   register_rank(store, rank);
 }

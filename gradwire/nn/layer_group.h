@@ -18,7 +18,7 @@ class LayerGroup {
  public:
   // A null `group` means the default group at the time of duplicate(); without a default group, this rank alone. Does
   // not communicate, but for the group of an elastic job (elastic/elastic.h), which is duplicated here: all ranks make
-  // their layers in the same order, before run().
+  // their layers in the same order, before run(), also those that come later.
   explicit LayerGroup(std::shared_ptr<ProcessGroup> group);
 
   // The group that the constructor got; may be null.

@@ -184,7 +184,12 @@ void Recorder::on_ddp(std::string_view point, const trace::Event& event) {
     return;
   }
   if (!is_open_) return;
-  if (point == "backward" && step_.backward.begin == 0) {
+  if (point == "backward" && phase_ == Phase::rest && step_.wait.end != 0) {
+    // A part of the pass had ended by itself, as a re-entrant checkpoint's; its last part is the one that counts.
+    step_.wait = {};
+    step_.backward.end = step_.rest.begin = 0;
+    enter(Phase::backward, time);
+  } else if (point == "backward" && step_.backward.begin == 0) {
     // begin_step() may lie between the forward and the backward pass.
     if (step_.forward.begin != 0) step_.forward.end = time;
     step_.backward.begin = time;

@@ -44,6 +44,7 @@ struct World {
   // Calls of new_group_among() by the ranks that they named.
   std::map<std::string, std::uint64_t> made_among GRADWIRE_GUARDED_BY(mutex);
   std::vector<std::shared_ptr<ProcessGroup>> groups GRADWIRE_GUARDED_BY(mutex);
+  std::shared_ptr<Store> for_program GRADWIRE_GUARDED_BY(mutex);  // default_store(), once asked for
 };
 
 // The world of this process. destroy_process_group() empties it.
@@ -288,9 +289,19 @@ std::shared_ptr<ProcessGroup> default_group() { return require_world("default_gr
 
 std::shared_ptr<Store> default_store() {
   const std::shared_ptr<World> world = require_world("default_store");
-  std::shared_ptr<Store> store = sub_store(*world, "program")->clone();
+  {
+    MutexLock lock(world->mutex);
+    if (world->for_program != nullptr) return world->for_program;
+  }
+  std::shared_ptr<Store> store = sub_store(*world, "program");
+  try {
+    store = store->clone();  // the program's timeouts are its own
+  } catch (const UnsupportedError&) {
+  }
   store->set_timeout(world->group->timeout());
-  return store;
+  MutexLock lock(world->mutex);
+  if (world->for_program == nullptr) world->for_program = std::move(store);
+  return world->for_program;
 }
 
 std::shared_ptr<ProcessGroup> new_group(const std::vector<int>& ranks, const std::string& backend,

@@ -90,8 +90,9 @@ bool is_available();
 // Returns the default group. Throws InvalidArgument when there is none.
 std::shared_ptr<ProcessGroup> default_group();
 
-// Returns a handle on the store in which the ranks of the default group met, for keys of the program's own: gradwire
-// has none there. Its timeout() is that of the default group. Throws InvalidArgument when there is no default group.
+// Returns a part of the store in which the ranks of the default group met, for keys of the program's own: gradwire has
+// none there. Each call returns the same object; its timeout() is at first that of the default group. Throws
+// InvalidArgument when there is no default group.
 std::shared_ptr<Store> default_store();
 
 // Makes a group of some ranks of the default group, numbered in the order of `ranks` (empty: all ranks). Collective
@@ -107,7 +108,7 @@ std::shared_ptr<ProcessGroup> new_group(const std::vector<int>& ranks = {}, cons
 // As new_group(), but collective over `ranks` alone: the others need not call it, and get null at once if they do. The
 // ranks of one list make their groups in the same order; lists in another order are other lists. `backend` is compared
 // with that of the first caller: throws MismatchError where it differs. A rank that does not come, or that died before,
-// is noticed by the timeout only (TimeoutError).
+// is noticed by the timeout only (TimeoutError), and so is one that differs.
 std::shared_ptr<ProcessGroup> new_group_among(const std::vector<int>& ranks, const std::string& backend = "",
                                               const std::string& desc = "", Milliseconds timeout = Milliseconds{0});
 

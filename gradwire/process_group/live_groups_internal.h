@@ -20,7 +20,7 @@ void unlist_group(ProcessGroup& group) noexcept;
 std::vector<std::shared_ptr<ProcessGroup>> live_groups();
 
 // The duplicate of `group` for layers that communicate: what keep_for_layers() got, or null. It goes when `group` is
-// destroyed, so all ranks that hold the group hold the duplicate, whatever their layers did. Thread-safe.
+// shut down or destroyed, so all ranks that use the group hold the duplicate, whatever their layers did. Thread-safe.
 std::shared_ptr<ProcessGroup> kept_for_layers(const ProcessGroup& group);
 void keep_for_layers(const ProcessGroup& group, std::shared_ptr<ProcessGroup> duplicate);
 

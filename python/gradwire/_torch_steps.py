@@ -41,26 +41,32 @@ class _Passes:
     """The passes through one DistributedDataParallel."""
 
     def __init__(self) -> None:
-        self._awaits_gradients = False  # of a backward pass that averages
+        self._averages = False  # the backward pass that the last forward pass leads to
+        self._runs = False  # that backward pass, or a part of it
 
     def forward_begins(self, ddp: Module, inputs: Any) -> None:
         if torch.is_grad_enabled():
             _C.pass_ddp_point("forward")
-            self._awaits_gradients = bool(ddp.require_backward_grad_sync)
+            self._averages = bool(ddp.require_backward_grad_sync)
+            self._runs = False
 
     def gradient_came(self, parameter: Tensor) -> None:
-        if not self._awaits_gradients:
+        if self._runs or not self._averages:
             return
-        self._awaits_gradients = False
+        self._runs = True
         _C.pass_ddp_point("backward")
         # The engine calls these at the end of the pass, in order: the first before DistributedDataParallel waits for its
-        # buckets, because it asks for that with its last gradient, and the second after.
-        _call_at_the_end(_all_gradients_came)
+        # buckets, because it asks for that with its last gradient, and the second after. A re-entrant checkpoint is a pass
+        # within the pass; after its end there may be more gradients.
+        _call_at_the_end(self._gradients_came)
 
+    def _gradients_came(self) -> None:
+        _C.pass_ddp_point("wait")
+        _call_at_the_end(self._finished)
 
-def _all_gradients_came() -> None:
-    _C.pass_ddp_point("wait")
-    _call_at_the_end(lambda: _C.pass_ddp_point("finished"))
+    def _finished(self) -> None:
+        _C.pass_ddp_point("finished")
+        self._runs = False
 
 
 def _call_at_the_end(callback: Any) -> None:

@@ -262,29 +262,20 @@ std::vector<py::bytes> multi_get(Store& store, const Keys& keys) {
   return {values.begin(), values.end()};
 }
 
-void delete_if_it_can(Store& store, const std::string& key) {
-  try {
-    store.delete_key(key);
-  } catch (const UnsupportedError&) {  // a Python class without it keeps one small key more
-  }
-}
-
 // Returns when `world_size` callers of one `key` have come. The next so many callers are a barrier of their own.
 void barrier(Store& store, const std::string& key, std::int64_t world_size, std::optional<Milliseconds> timeout) {
   if (world_size < 1) throw InvalidArgument(concat("barrier: a world size of ", world_size, " is not positive"));
   const std::int64_t number = store.add(concat(key, "/came"), 1);
   const std::int64_t round = (number - 1) / world_size;
   const std::string complete = concat(key, "/complete/", round);
-  if (number == (round + 1) * world_size) {
-    store.set(complete, "1");
-    if (round > 0) delete_if_it_can(store, concat(key, "/complete/", round - 1));  // all have seen it, or were not here
-    return;
-  }
+  // The key stays: a caller that has not looked yet may be none of the next round's.
+  if (number == (round + 1) * world_size) return store.set(complete, "1");
   const Milliseconds limit = timeout.value_or(store.timeout());
   try {
     wait_for(store, {complete}, limit, "barrier");
   } catch (const TimeoutError&) {
     const std::int64_t came = store.add(concat(key, "/came"), 0) - round * world_size;
+    if (came >= world_size) return;  // the last one came at that moment
     throw TimeoutError(concat("barrier timeout: after ", limit.count(), " ms ", came, " of ", world_size,
                               " callers had come to the barrier ", store_internal::quote(key),
                               "; take another key for the next barrier"));
@@ -326,7 +317,9 @@ arguments that no store takes. A class may derive from Store; it must have set, 
       .def("queue_pop", &pop, py::arg("key"), py::arg("block") = true, "Takes the first element; waits for one.")
       .def("queue_len", &Store::queue_length, py::arg("key"), Unlocked(), "How many elements a queue has.")
       .def("barrier", &barrier, py::arg("key"), py::arg("world_size"), py::arg("timeout") = py::none(), Unlocked(),
-           "Returns when so many callers have come to the barrier `key`, which may be used again then.")
+           "Returns when so many callers have come to the barrier `key`, which may be used again then. Each use leaves "
+           "a small "
+           "key in the store.")
       .def("has_extended_api", &has_extended_api,
            "Whether append, multi_get and multi_set are there: True but for a Python class without them.")
       .def("set_timeout", &Store::set_timeout, py::arg("timeout"), Unlocked(), "How long waiting calls wait at most.")

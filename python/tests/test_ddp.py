@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import traceback
+import typing
 
 import pytest
 import torch
@@ -23,6 +24,7 @@ from gradwire import distributed as dist
 from gradwire.distributed.algorithms import ddp_comm_hooks
 from gradwire.distributed.algorithms.ddp_comm_hooks import DDPCommHookType, register_ddp_comm_hook
 from gradwire.distributed.algorithms.ddp_comm_hooks import default_hooks, optimizer_overlap_hooks, powerSGD_hook
+from gradwire.distributed.algorithms.join import Join
 from gradwire.nn.parallel import DistributedDataParallel, MixedPrecision
 from gradwire.nn.parallel.distributed import _moved
 
@@ -89,6 +91,8 @@ def test_optimizers_in_the_backward_pass_that_would_step_before_the_average_are_
         torch.distributed.optim._apply_optimizer_in_backward(torch.optim.SGD, model.parameters(), {"lr": 0.1})
         with pytest.raises(dist.UnsupportedError, match="hook_then_optimizer"):
             ddp(batch_of(group.rank()))
+        with pytest.raises(dist.UnsupportedError, match="hook_then_optimizer"), Join([ddp]):
+            pass
 
     ranks.all_well(SIZE, body)
 
@@ -314,6 +318,18 @@ def test_a_hook_whose_annotations_name_other_types_is_refused(ranks):
     def loose(state, bucket: object) -> object:
         return default_hooks.allreduce_hook(None, bucket)
 
+    def of_anything(state: typing.Any, bucket: typing.Any) -> typing.Any:
+        return default_hooks.allreduce_hook(None, bucket)
+
+    def with_options(*arguments, level: int = 1):
+        return default_hooks.allreduce_hook(None, arguments[1])
+
+    class BucketLike(typing.Protocol):
+        def buffer(self) -> torch.Tensor: ...
+
+    def of_a_protocol(state, bucket: BucketLike):
+        return default_hooks.allreduce_hook(None, bucket)
+
     def body(group):
         ddp = DistributedDataParallel(make_model(), process_group=group)
         with pytest.raises(ValueError, match="'bucket' is annotated as int"):
@@ -321,7 +337,7 @@ def test_a_hook_whose_annotations_name_other_types_is_refused(ranks):
         with pytest.raises(ValueError, match="returning int"):
             ddp.register_comm_hook(None, gives_a_number)
         found = []
-        for hook in (as_pytorchs, in_words, loose):
+        for hook in (as_pytorchs, in_words, loose, of_anything, with_options, of_a_protocol):
             ddp = DistributedDataParallel(make_model(), process_group=group)
             ddp.register_comm_hook(None, hook)
             found.append(gradients(ddp, group, 1))

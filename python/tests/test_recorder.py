@@ -41,6 +41,7 @@ REST
 TORCH_DDP = """
 import collections
 import torch
+import torch.utils.checkpoint
 import torch.distributed as dist
 
 dist.init_process_group("gradwire")
@@ -55,7 +56,17 @@ class Model(torch.nn.Linear):
     def forward(self, x):
         return Outputs(super().forward(x).sum())
 
-ddp = torch.nn.parallel.DistributedDataParallel(Model(64, 64), static_graph=STATIC)
+class Checkpointed(torch.nn.Module):
+    def __init__(self, *sizes):
+        super().__init__()
+        self.first, self.last = torch.nn.Linear(64, 12), torch.nn.Linear(12, 260)  # as many elements as in Model
+
+    def forward(self, x):
+        for layer in (self.first, self.last):
+            x = torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=True)
+        return Outputs(x.sum())
+
+ddp = torch.nn.parallel.DistributedDataParallel(MODEL(64, 64), static_graph=STATIC)
 for step in range(6):
     x = torch.randn(16, 64, requires_grad=True)
     STEP
@@ -65,6 +76,7 @@ dist.destroy_process_group()
 # Steps of PyTorch's DistributedDataParallel, with passes that average nothing.
 TORCH_STEPS = {
     "plain": "ddp(x).loss.backward()",
+    "checkpoints": "ddp(x).loss.backward()",
     "accumulation": "with ddp.no_sync(): ddp(x).loss.backward()\n    ddp(x).loss.backward()",
     "evaluation": "with torch.no_grad(): ddp(x)\n    ddp(x).loss.backward()",
     "penalty": "loss = ddp(x).loss; (slope,) = torch.autograd.grad(loss, x, create_graph=True); (loss + slope.sum()).backward()",
@@ -124,7 +136,8 @@ def test_a_program_may_tell_its_loss_and_its_steps(tmp_path):
 
 @pytest.mark.parametrize("kind, static", [*((kind, False) for kind in TORCH_STEPS), ("plain", True)])
 def test_pytorchs_own_ddp_has_its_steps_and_collectives(tmp_path, kind, static):
-    text = TORCH_DDP.replace("STEP", TORCH_STEPS[kind]).replace("STATIC", str(static))
+    model = "Checkpointed" if kind == "checkpoints" else "Model"
+    text = TORCH_DDP.replace("STEP", TORCH_STEPS[kind]).replace("STATIC", str(static)).replace("MODEL", model)
     for rank in run(tmp_path, text):
         steps = rank.of_kind(recorded.STEP)
         assert [event.step for event in steps] == list(range(STEPS)) and rank.total.steps == STEPS

@@ -52,6 +52,15 @@ Combine combine_of(const Validator& check, ReduceOp op) {
   }
 }
 
+// Half types round once, at the end, as in every reduction.
+at::ScalarType dtype_of_sums(const Validator& check, at::ScalarType dtype) {
+  // ATen does not combine these, though each tensor by itself can be reduced.
+  if (at::isBarebonesUnsignedType(dtype) || dtype == at::kComplexHalf)
+    check.fail(
+        concat("several tensors of ", c10::toString(dtype), " in one call are not combined; make a call for each"));
+  return at::isReducedFloatingType(dtype) ? at::kFloat : dtype;
+}
+
 // Ends when `work` has ended and every one of `tensors` holds `result`.
 std::shared_ptr<Work> spread(std::shared_ptr<Work> work, const Tensors& tensors, const at::Tensor& result) {
   return work_after(
@@ -79,19 +88,18 @@ std::shared_ptr<Work> all_reduce_list(ProcessGroup& group, const Tensors& tensor
   const Validator check(group, "all_reduce");
   require_alike(check, "tensors", tensors);
   check.outputs("tensors", tensors);
+  const at::ScalarType dtype = dtype_of_sums(check, tensors.front().scalar_type());
   check.reducible(tensors);
   check.reduction(options.op, tensors);
   const Combine combine = combine_of(check, options.op);
   const c10::NoGradGuard no_grad;
-  // Half types round once, at the end, as in every reduction.
-  const auto dtype = tensors.front().scalar_type();
-  at::Tensor result = tensors.front().to(at::isReducedFloatingType(dtype) ? at::kFloat : dtype, /*non_blocking=*/false,
-                                         /*copy=*/true);
+  at::Tensor result = tensors.front().to(dtype, /*non_blocking=*/false, /*copy=*/true);
   for (std::size_t i = 1; i < tensors.size(); ++i) result = combine(result, tensors[i]);
   return spread(group.all_reduce({result}, options), tensors, result);
 }
 
 void all_reduce_sparse_list(ProcessGroup& group, Tensors& tensors, const CollectiveOptions& options) {
+  if (tensors.size() == 1) return all_reduce_sparse(group, tensors.front(), options);
   require_alike(Validator(group, "all_reduce"), "tensors", tensors);
   const c10::NoGradGuard no_grad;
   at::Tensor sum = tensors.front().clone();

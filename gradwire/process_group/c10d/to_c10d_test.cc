@@ -279,6 +279,10 @@ TEST(ToC10d, SeveralTensorsInOneCallMustBeAlike) {
                                                       {at::ones({1}), at::ones({1}).to_sparse()},
                                                       {at::ones({1}).to_sparse(), at::ones({2}).to_sparse()},
                                                       {at::ones({1}), at::Tensor()}};
+    for (const at::ScalarType dtype : {at::kUInt16, at::kComplexHalf}) {
+      std::vector<at::Tensor> ones{at::ones({1}).to(dtype), at::ones({1}).to(dtype)};
+      EXPECT_THROW(backend->allreduce(ones, {}), InvalidArgument);
+    }
     for (std::vector<at::Tensor> tensors : unlike) EXPECT_THROW(backend->allreduce(tensors, {}), InvalidArgument);
     for (std::vector<at::Tensor> tensors : unlike) EXPECT_THROW(backend->broadcast(tensors, {}), InvalidArgument);
     std::vector<at::Tensor> alike{at::ones({1}), at::ones({1})};

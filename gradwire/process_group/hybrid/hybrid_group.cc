@@ -20,6 +20,7 @@
 #include "gradwire/base/strings.h"
 #include "gradwire/process_group/duplicate_list_internal.h"
 #include "gradwire/process_group/hybrid/hybrid_call_internal.h"
+#include "gradwire/process_group/live_groups_internal.h"
 #include "gradwire/process_group/ordered_calls_internal.h"
 #include "gradwire/process_group/outer_ranks_internal.h"
 #include "gradwire/process_group/translated_work_internal.h"
@@ -286,6 +287,7 @@ void HybridGroup::shutdown() {
   groups_.everyone->shutdown();
   groups_.local->shutdown();
   state_->duplicates.clear();
+  internal::keep_for_layers(*this, nullptr);
 }
 
 bool HybridGroup::is_open() const { return gradwire::is_open(*groups_.everyone); }

@@ -96,6 +96,7 @@ class SyncBatchNorm(_BatchNorm):
             self._layer_group = _C.LayerGroup(group)
         return self._layer_group
 
+    # In Python, because torch.compile() does not look into the C++ runtime.
     def _check_input_dim(self, input: Tensor) -> None:
         if input.dim() < 2:
             raise InvalidArgument(f"SyncBatchNorm: the input has {input.dim()} dimensions; pass [N, C] or [N, C, ...]")

@@ -320,14 +320,18 @@ class DistributedDataParallel(Module, Joinable):
         if len(seen) != len(self._buffers_seen) or any(a[1] is not b[1] for a, b in zip(seen, self._buffers_seen)):
             self._core.set_buffers(self._buffers_seen)
 
+    def _settle(self) -> None:
+        """Before the first pass: what cannot be averaged any more is refused."""
+        if not self._settled:
+            _require_steps_after_averaging(self._module_parameters + self._delay_all_reduce_params)
+        self._settled = True
+
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """module(*inputs, **kwargs); tensors among the arguments move to the device in device_ids."""
         if self._sync and torch.is_grad_enabled():
             self._parameter_watch.require_known(self.module, self.process_group.rank())
         self._follow_buffers()
-        if not self._settled:
-            _require_steps_after_averaging(self._module_parameters)
-        self._settled = True
+        self._settle()
         self._core.before_forward(self.training)
         try:
             if self._core.moves_inputs():
@@ -393,7 +397,7 @@ class DistributedDataParallel(Module, Joinable):
         return self.process_group
 
     def _enter_join(self, kwargs: dict[str, Any]) -> _C.Joinable:
-        self._settled = True
+        self._settle()
         return self._core
 
     def register_comm_hook(self, state: Any, hook: Hook | CommHook) -> None:

@@ -66,26 +66,30 @@ def _require_annotations(hook: Any) -> None:
     """Raises InvalidArgument where a hook's own annotations say that it takes or returns something else."""
     try:
         signature = inspect.signature(hook)
-    except (TypeError, ValueError):  # a callable that does not tell
+    except (TypeError, ValueError, NameError):  # a callable that does not tell
         return
-    parameters = list(signature.parameters.values())
-    bucket = parameters[1].annotation if len(parameters) > 1 else inspect.Parameter.empty
-    returned = signature.return_annotation
-    # What is no class, a string or a generic, may name the right one.
-    if _is_class(bucket) and bucket not in _GRAD_BUCKETS and not issubclass(GradBucket, bucket):
+    by_place = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    parameters = [parameter for parameter in signature.parameters.values() if parameter.kind in by_place]
+    if len(parameters) > 1 and _names_another(parameters[1].annotation, _GRAD_BUCKETS):
         raise InvalidArgument(
             f"a hook gets a gradwire.distributed.GradBucket, but its parameter '{parameters[1].name}' is annotated as "
-            f"{bucket.__name__}."
+            f"{parameters[1].annotation.__name__}."
         )
-    if _is_class(returned) and returned is not object and not issubclass(returned, (Future, torch.Tensor)):
+    if _names_another(signature.return_annotation, (Future, torch.Tensor)):
         raise InvalidArgument(
             "a hook returns a torch.futures.Future of one tensor, or the tensor, but it is annotated as returning "
-            f"{returned.__name__}."
+            f"{signature.return_annotation.__name__}."
         )
 
 
-def _is_class(annotation: Any) -> bool:
-    return isinstance(annotation, type) and annotation is not inspect.Signature.empty
+def _names_another(annotation: Any, right: tuple[type, ...]) -> bool:
+    """Whether an annotation is a class that is none of `right`, nor above or below one."""
+    # What is no class (a string, a generic), Any and protocols may mean the right one.
+    if not isinstance(annotation, type) or annotation in (Any, inspect.Signature.empty):
+        return False
+    if getattr(annotation, "_is_protocol", False):
+        return False
+    return not any(issubclass(annotation, each) or issubclass(each, annotation) for each in right)
 
 
 def native_hook(state: Any, hook: Hook | NativeHook | CommHook) -> CommHook:
