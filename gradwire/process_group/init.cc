@@ -62,7 +62,6 @@ ProcessWorld& process_world() {
 thread_local std::shared_ptr<World> thread_world;
 
 constexpr const char* kThreads = "threads";
-constexpr const char* kShm = "shm";
 constexpr const char* kGloo = "gloo";
 constexpr const char* kNccl = "nccl";
 constexpr const char* kAuto = "auto";

@@ -315,7 +315,7 @@ TEST(ElasticDilocoTest, AWorkerJoinsAtABoundary) {
     workers.start(job.options(), schedule, kSteps);
     const auto& results = workers.join();
     const std::int64_t joined = results.back().first_step;
-    EXPECT_GE(joined, 20);
+    EXPECT_GT(joined, 15) << "it was started in that step";
     EXPECT_LT(joined, kSteps) << "the new worker came too late";
     expect_serial(results, schedule, {.newcomer_joins = joined}, kSteps, 4);
   }
