@@ -20,6 +20,7 @@ TranslateError backward_errors() noexcept;
 // the DistributedDataParallel that it makes, remember `translate`. Objects of one thread end in reverse order.
 class BackwardErrors {
  public:
+  // A null `translate` leaves errors as they are.
   explicit BackwardErrors(TranslateError translate) noexcept;
   ~BackwardErrors();
   BackwardErrors(const BackwardErrors&) = delete;

@@ -93,6 +93,7 @@ class Work:
       synchronize() is wait() without a timeout.
     - is_completed(), is_success(), exception() say how the call stands, without waiting.
     - result() gives the output tensors of a completed call; get_future() gives a future of them.
+    - source_rank() is the rank that a receive got its message from.
     - block_current_stream() makes the current stream of a device wait; on CPUs, it waits.
 
     Any thread may call these.
@@ -119,7 +120,8 @@ class ProcessGroup:
 
     - rank(), size(), name() and c10d's names for them: getRank(), getSize(), getBackendName(), getGroupName(), setGroupName(name),
       getGroupDesc(), setGroupDesc(text), group_name, group_desc. bound_device_id is None.
-    - timeout: the deadline of calls that name none. supports(device_type): whether tensors on such a device can be passed.
+    - timeout: the deadline of calls that name none; set_timeout(timeout) sets it. supports(device_type): whether tensors on such a
+      device can be passed.
     - payload_bytes(): the bytes that this rank has sent.
     - broadcast, allreduce, allreduce_coalesced, reduce, allgather, allgather_into_tensor_coalesced, gather, scatter, reduce_scatter,
       reduce_scatter_tensor_coalesced, alltoall, alltoall_base: the collectives.
@@ -253,7 +255,10 @@ class FileStore(Store):
     def path(self) -> str: ...
 
 class TCPStore(Store):
-    """A store that the rank with is_master=True serves. host and port are the address; port 0 takes a free one."""
+    """A store that the rank with is_master=True serves. host and port are the address; port 0 takes a free one.
+
+    use_libuv is taken for programs written for PyTorch, and changes nothing; libuvBackend is False.
+    """
     def __init__(
         self,
         host_name: str,
