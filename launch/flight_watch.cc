@@ -238,6 +238,21 @@ std::optional<FlightRecords> FlightWatch::at_good_end(const JobOutcome& outcome,
   return found;
 }
 
+bool FlightWatch::was_told_of_another(int rank) const {
+  const std::vector<RankTable> all = tables();
+  if (static_cast<std::size_t>(rank) >= all.size()) return false;  // nothing is recorded
+  const observe::CallRow* last = nullptr;
+  for (const observe::GroupTable& group : all[static_cast<std::size_t>(rank)].groups) {
+    for (const observe::CallRow& call : group.calls) {
+      using observe::Outcome;
+      const bool failed = call.outcome != Outcome::none && call.outcome != Outcome::good &&
+                          call.outcome != Outcome::refused && call.outcome != Outcome::unknown;
+      if (failed && (last == nullptr || call.ended > last->ended)) last = &call;
+    }
+  }
+  return last != nullptr && last->outcome == observe::Outcome::peer;
+}
+
 FlightRecords FlightWatch::records_at_end(const JobOutcome& outcome, const std::vector<RunningRank>& ranks,
                                           const std::function<std::vector<std::string>(int)>& last_lines) const {
   std::vector<RankTable> all = tables();

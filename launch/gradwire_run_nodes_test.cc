@@ -92,6 +92,20 @@ TEST_F(NodesTest, ARankThatDiesEndsTheJobOnAllNodesWithItsCode) {
   EXPECT_TRUE(contains(results[1].err, "rank 3 died first")) << results[1].err;
 }
 
+// Rank 2 does not end when it is asked to, and is killed only after the grace.
+TEST_F(NodesTest, TheOtherNodesStopBeforeTheNodeOfTheFailedRankHasEnded) {
+  const std::string slow =
+      concat("trap '' TERM; [ $RANK = 3 ] && exit 7; while [ ! -e ", scratch("stopped"), " ]; do sleep 0.02; done");
+  auto first = launch(
+      "0", node(0, 2, concat("trap 'touch ", scratch("stopped"), "; exit 0' TERM; ", "while true; do sleep 0.02; done"),
+                {"--grace", "60"}, 2));
+  auto second = launch("1", node(1, 2, slow, {"--grace", "60"}));
+  for (const Result& result : {first.finish(), second.finish()}) {
+    EXPECT_EQ(result.exit_code, 7) << result.err;
+    EXPECT_FALSE(contains(result.err, "SIGKILL")) << result.err;
+  }
+}
+
 TEST_F(NodesTest, RestartsBeginAllRanksAnewOnAllNodes) {
   const std::string script =
       "echo attempt $GRADWIRE_ATTEMPT rank $RANK $GRADWIRE_RENDEZVOUS; [ $GRADWIRE_ATTEMPT = 2 ] && exit 0;"
@@ -195,10 +209,12 @@ TEST_F(NodesTest, AnotherVersionIsRefusedAndBothAreNamed) {
   store.set("gradwire-run/job", encode(JobRecord{kLauncherProtocol, "99.1.2", "", 2}));
   const Result other = launch("v", node(1, 2, "true")).finish();
   EXPECT_EQ(other.exit_code, kHostsFailedExit);
-  EXPECT_TRUE(contains(other.err, "node 0 runs gradwire 99.1.2 (launcher protocol 1), node 1 gradwire ")) << other.err;
-  store.set("gradwire-run/job", "{\"protocol\": 2, \"version\": \"99.1.2\"}");
+  EXPECT_TRUE(contains(
+      other.err, concat("node 0 runs gradwire 99.1.2 (launcher protocol ", kLauncherProtocol, "), node 1 gradwire ")))
+      << other.err;
+  store.set("gradwire-run/job", "{\"protocol\": 99, \"version\": \"99.1.2\"}");
   const Result newer = launch("p", node(1, 2, "true")).finish();
-  EXPECT_TRUE(contains(newer.err, "(launcher protocol 2)")) << newer.err;
+  EXPECT_TRUE(contains(newer.err, "(launcher protocol 99)")) << newer.err;
 }
 
 TEST_F(NodesTest, NodesThatDoNotComeAreNamed) {

@@ -89,6 +89,24 @@ TEST_F(LauncherTest, RanksFindTheFolderForTheirSteps) {
   EXPECT_EQ(watched.err, "gradwire-run: no step has ended yet\n");
 }
 
+// The launcher of node 0 serves the store of all ranks.
+TEST_F(LauncherTest, TheLauncherMayHaveMoreDescriptorsThanTheRanks) {
+  start_program({"/bin/sh", "-c", "ulimit -Sn 64; exec \"$0\" \"$@\"", GRADWIRE_RUN_PROGRAM, "-n", "1", "--no-prefix",
+                 "/bin/sh", "-c", "echo $(ulimit -Sn) $(ulimit -Hn); grep 'Max open files' /proc/$PPID/limits"});
+  const Result result = finish();
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  std::istringstream out(result.out);
+  std::string soft;
+  std::string hard;
+  std::string max;
+  std::string open;
+  std::string files;
+  std::string of_launcher;
+  out >> soft >> hard >> max >> open >> files >> of_launcher;
+  EXPECT_EQ(soft, "64");
+  EXPECT_EQ(of_launcher, hard == "unlimited" ? "8192" : std::to_string(std::min(std::stol(hard), 8192L))) << result.out;
+}
+
 TEST_F(LauncherTest, TwoJobsHaveDifferentNames) {
   const std::string script = "echo $GRADWIRE_JOB_ID $GRADWIRE_RENDEZVOUS";
   EXPECT_NE(run_script({"-n", "1"}, script).out, run_script({"-n", "1"}, script).out);

@@ -188,6 +188,8 @@ class Ruling {
   void watch() {
     if (heard_.problem) return finish(*heard_.problem);
     report();
+    // The ranks of this host may take long to end, and the others are not to wait for that.
+    if (heard_.rank_failed && !at_.reported && !at_.over && !heard_.over) put(over_key(at_.round), "1");
     at_.over = at_.over || heard_.over;
     if (at_.over && !at_.reported) stop_ranks();
     if (is_node_zero()) {

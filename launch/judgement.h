@@ -63,6 +63,7 @@ struct Lost {
 // phases that they name.
 struct Heard {
   Position::Time now{};
+  bool rank_failed = false;        // a rank of this host has failed, which ends the attempt
   std::optional<NodeEnd> own_end;  // no rank of this host runs any more
   std::optional<NodeEnd> leaving;  // this launcher was told to end the job
   std::optional<Lost> lost;        // of node 0

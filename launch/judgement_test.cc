@@ -284,6 +284,20 @@ TEST(Running, ABadEndStopsTheRanksOfAllNodes) {
   EXPECT_EQ(zero.stops, 1);
 }
 
+TEST(Running, AFailedRankStopsTheOthersBeforeThoseOfItsNodeHaveEnded) {
+  Launcher one = running_one();
+  Heard heard = heard_at(1);
+  heard.rank_failed = true;
+  EXPECT_EQ(one.hear(heard), Phase::running);
+  EXPECT_EQ(one.put_keys(), Keys{over_key(0)});
+  heard.over = true;
+  one.hear(heard);
+  EXPECT_TRUE(one.puts.empty()) << "said once";
+  heard.own_end = kFailed;
+  one.hear(heard);
+  EXPECT_EQ(decode_end(one.puts.at(end_key(0, 1))).kind, Kind::failed);
+}
+
 TEST(Running, OneThatEndedWellAndIsInterruptedThenSaysSo) {
   Launcher one = running_one();
   Heard heard = heard_at(1);

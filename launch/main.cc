@@ -10,6 +10,7 @@
 #include "gradwire/base/environment.h"
 #include "gradwire/base/error.h"
 #include "gradwire/store/secret.h"
+#include "launch/descriptor_limit.h"
 #include "launch/elastic_coordinator.h"
 #include "launch/job.h"
 #include "launch/keeper.h"
@@ -59,6 +60,7 @@ int run(int argc, char** argv) {
       return std::fflush(stdout) == 0 ? 0 : kLaunchFailedExit;
     }
     const auto& options = std::get<Options>(parsed);
+    raise_descriptor_limit();
     SignalQueue signals;
     const std::string secret = find_secret(options);
     if (options.elastic && options.elastic->serves) return run_serve(options, secret, signals);

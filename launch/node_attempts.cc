@@ -2,6 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launch/node_attempts.h"
 
+#include <signal.h>
+
+#include <chrono>
 #include <memory>
 #include <utility>
 
@@ -25,8 +28,15 @@ NodeEnd end_of(const JobOutcome& outcome, const std::string& place) {
   if (outcome.stopped_first) return {Kind::stopped, outcome.exit_code(), ""};
   if (outcome.first_bad) {
     const ProcessEnd& end = *outcome.ends[*outcome.first_bad];
-    return {end.by_signal ? Kind::killed : Kind::failed, end.exit_code(),
-            concat("rank ", outcome.first_rank + *outcome.first_bad, " on ", place, " died of ", describe(end))};
+    const bool was_killed = end.by_signal && end.code != SIGABRT;
+    // SIGKILL comes from outside, whatever the rank was told before.
+    const bool followed = outcome.first_bad_followed && !(end.by_signal && end.code == SIGKILL);
+    return {followed     ? Kind::followed
+            : was_killed ? Kind::killed
+                         : Kind::failed,
+            end.exit_code(),
+            concat("rank ", outcome.first_rank + *outcome.first_bad, " on ", place, " died of ", describe(end)),
+            std::chrono::duration_cast<Milliseconds>(outcome.first_bad_at.time_since_epoch()).count()};
   }
   if (outcome.exit_code() != 0)
     return {Kind::final, outcome.exit_code(), concat("ranks on ", place, " cannot be killed")};
@@ -59,6 +69,7 @@ NodeAttempts::Ending NodeAttempts::run(const Plan& plan) {
         .flight = &flight,
         .live = watched ? &*live_ : nullptr,
         .alarm_fd = coordinator_.alarm_fd(),
+        .on_failure = [this] { coordinator_.rank_failed(); },
         .job_end = job_end_};
     Supervisor supervisor(options_, signals_, front_fd_, view);
     const JobOutcome outcome = supervisor.run(rank_commands(options_, std::move(job)));

@@ -72,6 +72,7 @@ class NodeCoordinator::Impl final {
     NodeMailbox::Orders orders = is_orphaned ? mailbox_.wait_for_own_end() : mailbox_.orders();
     Heard heard;
     heard.now = Deadline::Clock::now();
+    heard.rank_failed = orders.rank_failed;
     heard.own_end = std::move(orders.own_end);
     heard.leaving = std::move(orders.leaving);
     return heard;
@@ -121,6 +122,8 @@ int NodeCoordinator::event_fd() const noexcept { return impl_->mailbox().event_f
 std::optional<NodeEvent> NodeCoordinator::next() { return impl_->mailbox().next(); }
 
 int NodeCoordinator::alarm_fd() const noexcept { return impl_->mailbox().alarm_fd(); }
+
+void NodeCoordinator::rank_failed() { impl_->mailbox().rank_failed(); }
 
 void NodeCoordinator::ranks_ended(const NodeEnd& end) { impl_->mailbox().ranks_ended(end); }
 

@@ -35,6 +35,9 @@ class NodeCoordinator final {
   // A descriptor that is readable once the current attempt has failed on another host: stop this host's ranks then.
   int alarm_fd() const noexcept;
 
+  // Reports, after a Plan, that a rank of this host has failed and that the attempt ends: the other hosts stop their
+  // ranks, while those of this host still come to their end.
+  void rank_failed();
   // Reports, after a Plan, that no rank of this host runs any more. A Verdict or a Failure follows when all hosts have
   // reported this.
   void ranks_ended(const NodeEnd& end);

@@ -56,6 +56,13 @@ class NodeJob {
       if (!event) return exit_code_;
       if (const auto* plan = std::get_if<Plan>(&*event)) {
         meets_ = false;
+        if (front_fd_ == -1) return exit_code_;
+        if (exit_code_ != 0) {
+          // The attempt began before the others had heard that this node leaves. No rank is started for it.
+          coordinator_.ranks_ended({});
+          patience_ = Deadline::after(options_.node.heartbeat_timeout);
+          continue;
+        }
         const NodeAttempts::Ending ending = attempts_.run(*plan);
         if (ending.is_abandoned) {
           on_front_death();

@@ -17,6 +17,11 @@ std::optional<NodeEvent> NodeMailbox::next() {
   return event;
 }
 
+void NodeMailbox::rank_failed() {
+  MutexLock lock(mutex_);
+  orders_.rank_failed = true;
+}
+
 void NodeMailbox::ranks_ended(const NodeEnd& end) {
   MutexLock lock(mutex_);
   orders_.own_end = end;
@@ -57,6 +62,7 @@ void NodeMailbox::publish(NodeEvent event) {
 void NodeMailbox::begin_attempt() {
   alarm_.clear();
   MutexLock lock(mutex_);
+  orders_.rank_failed = false;
   orders_.own_end.reset();
 }
 

@@ -25,6 +25,7 @@ class NodeMailbox final : public Interruption {
   int event_fd() const noexcept { return events_ready_.fd(); }
   std::optional<NodeEvent> next();
   int alarm_fd() const noexcept { return alarm_.fd(); }
+  void rank_failed();
   void ranks_ended(const NodeEnd& end);
   void leave(const NodeEnd& why);
   // The thread is to end.
@@ -32,6 +33,7 @@ class NodeMailbox final : public Interruption {
 
   // For the coordinating thread. What the launcher has ordered.
   struct Orders {
+    bool rank_failed = false;        // a rank of this host has failed, which ends the attempt
     std::optional<NodeEnd> own_end;  // no rank of this host runs any more
     std::optional<NodeEnd> leaving;  // the job is to end
   };
@@ -41,7 +43,7 @@ class NodeMailbox final : public Interruption {
   Orders wait_for_own_end();
   void publish(NodeEvent event);
   void raise_alarm() noexcept { alarm_.raise(); }
-  // A new attempt begins: the alarm is off, and the end of this host's ranks is unknown.
+  // A new attempt begins: the alarm is off, and no failure or end of this host's ranks is known.
   void begin_attempt();
   // Whether this node takes part in an attempt: who leaves then does so by the verdict on the attempt, and nobody is
   // called away.

@@ -47,23 +47,31 @@ Kind kind_of(const Json& json, Kind last) {
 }
 
 // Which end explains the others: a rank may fail because a host vanished, and exit with an error because another was
-// killed, but not the other way round.
+// killed, but not the other way round. What `followed` had its cause in another rank.
 int weight(const NodeEnd& end) {
   switch (end.kind) {
     case NodeEnd::Kind::good:
       return 0;
     case NodeEnd::Kind::stopped:
       return 1;
-    case NodeEnd::Kind::failed:
+    case NodeEnd::Kind::followed:
       return 2;
-    case NodeEnd::Kind::killed:
+    case NodeEnd::Kind::failed:
       return 3;
-    case NodeEnd::Kind::vanished:
+    case NodeEnd::Kind::killed:
       return 4;
-    case NodeEnd::Kind::final:
+    case NodeEnd::Kind::vanished:
       return 5;
+    case NodeEnd::Kind::final:
+      return 6;
   }
   return 0;
+}
+
+// Whether `one` explains less than `other`.
+bool explains_less(const NodeEnd& one, const NodeEnd& other) {
+  if (weight(one) != weight(other)) return weight(one) < weight(other);
+  return one.time != 0 && other.time != 0 && one.time > other.time;
 }
 
 }  // namespace
@@ -100,7 +108,8 @@ std::string encode(const Plan& plan) {
 }
 
 std::string encode(const NodeEnd& end) {
-  return text_of({{"kind", static_cast<int>(end.kind)}, {"exit_code", end.exit_code}, {"what", end.what}});
+  return text_of(
+      {{"kind", static_cast<int>(end.kind)}, {"exit_code", end.exit_code}, {"what", end.what}, {"time", end.time}});
 }
 
 std::string encode(const Verdict& verdict) {
@@ -132,7 +141,7 @@ Plan decode_plan(const std::string& text) {
 
 NodeEnd decode_end(const std::string& text) {
   return decode("end of a node", text, [](const Json& json) {
-    return NodeEnd{kind_of(json, NodeEnd::Kind::final), json.at("exit_code"), json.at("what")};
+    return NodeEnd{kind_of(json, NodeEnd::Kind::followed), json.at("exit_code"), json.at("what"), json.at("time")};
   });
 }
 
@@ -143,8 +152,7 @@ Verdict decode_verdict(const std::string& text) {
 }
 
 Verdict judge(const Plan& plan, const std::vector<NodeEnd>& ends) {
-  const auto worst = std::max_element(
-      ends.begin(), ends.end(), [](const NodeEnd& one, const NodeEnd& other) { return weight(one) < weight(other); });
+  const auto worst = std::max_element(ends.begin(), ends.end(), explains_less);
   if (worst == ends.end() || worst->kind == NodeEnd::Kind::good) return {};
   const std::string what = worst->what.empty() ? "the job was stopped" : worst->what;
   if (worst->kind == NodeEnd::Kind::final) return {Verdict::Kind::end, worst->exit_code, what};

@@ -11,7 +11,7 @@
 namespace gradwire::launch {
 
 // The version of these records and of how they are used. Launchers of two versions refuse each other.
-inline constexpr int kLauncherProtocol = 1;
+inline constexpr int kLauncherProtocol = 2;
 
 // The properties of the job, which node 0 writes before any node joins.
 struct JobRecord {
@@ -51,13 +51,15 @@ struct NodeEnd {
     good,      // all ranks exited with 0
     stopped,   // they were stopped because the attempt had failed on another node
     failed,    // a rank failed by itself
-    killed,    // a signal killed a rank
+    killed,    // a signal killed a rank; not SIGABRT, with which a program ends itself
     vanished,  // the node sent no heartbeat in time (node 0 writes this)
     final,     // a restart would not help: interrupted, --timeout, a program that cannot be started
+    followed,  // a rank failed after a call of the rank had failed because of another rank
   };
   Kind kind = Kind::good;
   int exit_code = 0;
-  std::string what;  // a sentence without a full stop that names node, host and rank; empty for good and stopped
+  std::string what;       // a sentence without a full stop that names node, host and rank; empty for good and stopped
+  std::int64_t time = 0;  // when the rank failed, in milliseconds since 1970 as the node's clock has it; 0: not known
 };
 
 // Node 0's decision after all nodes have ended an attempt.
@@ -81,7 +83,8 @@ Plan decode_plan(const std::string& text);
 NodeEnd decode_end(const std::string& text);
 Verdict decode_verdict(const std::string& text);
 
-// Returns the verdict on an attempt with these ends, one for each node. A pure function.
+// Returns the verdict on an attempt with these ends, one for each node: on the end that explains the others, and among
+// ends of one kind on the earliest. A pure function.
 Verdict judge(const Plan& plan, const std::vector<NodeEnd>& ends);
 
 }  // namespace gradwire::launch

@@ -42,10 +42,11 @@ TEST(NodeRecords, ComeBackAsTheyWent) {
   EXPECT_TRUE(decode_plan(encode(watched)).watched);
   EXPECT_FALSE(decode_plan(R"({"job_id":"j","attempt":0,"max_restarts":0,"master_port":1,"nodes":[]})").watched)
       << "a launcher that knows nothing of it";
-  const NodeEnd end = decode_end(encode(NodeEnd{Kind::killed, 139, "rank 1 \"died\""}));
+  const NodeEnd end = decode_end(encode(NodeEnd{Kind::killed, 139, "rank 1 \"died\"", 1700000000123}));
   EXPECT_EQ(end.kind, Kind::killed);
   EXPECT_EQ(end.exit_code, 139);
   EXPECT_EQ(end.what, "rank 1 \"died\"");
+  EXPECT_EQ(end.time, 1700000000123);
   const Verdict verdict = decode_verdict(encode(Verdict{Verdict::Kind::restart, 1, "why"}));
   EXPECT_EQ(verdict.kind, Verdict::Kind::restart);
   EXPECT_EQ(verdict.what, "why");
@@ -78,11 +79,22 @@ TEST(Judge, TheEndThatExplainsTheOthersIsNamed) {
   const NodeEnd interrupted{Kind::final, 130, "interrupted"};
   const NodeEnd stopped{Kind::stopped, 143, ""};
   const auto what = [](std::vector<NodeEnd> ends) { return judge(plan_of_three(0, 0), ends).what; };
+  const NodeEnd followed{Kind::followed, 134, "followed", 1};
+  EXPECT_EQ(what({followed, {}, stopped}), "followed");
+  EXPECT_EQ(what({followed, failed, stopped}), "peer error");
   EXPECT_EQ(what({failed, {}, stopped}), "peer error");
   EXPECT_EQ(what({failed, stopped, killed}), "killed");
   EXPECT_EQ(what({failed, vanished, killed}), "vanished");
   EXPECT_EQ(what({interrupted, vanished, killed}), "interrupted");
   EXPECT_EQ(judge(plan_of_three(0, 0), {failed, killed, {}}).exit_code, 137);
+}
+
+TEST(Judge, OfTwoEndsOfOneKindTheEarlierIsNamed) {
+  const NodeEnd earlier{Kind::failed, 7, "earlier", 1000};
+  const NodeEnd later{Kind::failed, 1, "later", 1001};
+  EXPECT_EQ(judge(plan_of_three(0, 0), {later, earlier, later}).what, "earlier");
+  EXPECT_EQ(judge(plan_of_three(0, 0), {earlier, later, {}}).what, "earlier");
+  EXPECT_EQ(judge(plan_of_three(0, 0), {later, {Kind::killed, 139, "killed", 2000}, earlier}).what, "killed");
 }
 
 TEST(Judge, RestartsAreCounted) {

@@ -13,6 +13,7 @@
 #include <cstring>
 
 #include "gradwire/base/strings.h"
+#include "launch/descriptor_limit.h"
 #include "launch/launch_error.h"
 
 namespace gradwire::launch {
@@ -44,6 +45,7 @@ StartFailure become_rank(const RankStart& start, pid_t launcher, char* const* ar
     return {Step::set_up, errno};
   }
   if (!start.cpus.apply()) return {Step::pin, errno};
+  restore_descriptor_limit();
   ::signal(SIGPIPE, SIG_DFL);
   ::signal(SIGXFSZ, SIG_DFL);
   ::sigprocmask(SIG_SETMASK, &start.signal_mask, nullptr);

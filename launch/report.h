@@ -18,18 +18,20 @@ struct JobOutcome {
   std::vector<std::optional<ProcessEnd>> ends;  // by rank; empty for a rank that even SIGKILL did not end in time
   std::optional<int> first_bad;                 // the first rank that failed, by its exit code or by a signal
   std::chrono::milliseconds first_bad_after{};  // from the start of the job
-  std::vector<int> killed;                      // ranks that still ran after the grace and got SIGKILL
-  std::vector<int> asked;                       // ranks that still ran when they were asked to end
-  std::vector<int> late;                        // ranks that still ran when --timeout passed
-  bool late_hosts = false;                      // --timeout passed when only other hosts of an elastic job still ran
-  int interrupted_by = 0;                       // the signal that told the launcher to end the job; 0 for none
-  bool interrupted_first = false;               // the interruption came before any rank had failed
-  bool stopped_first = false;                   // another host's failure stopped the ranks before any had failed
-  bool launch_failed = false;                   // the coordinator of an elastic job could not be kept running
-  std::vector<pid_t> unkillable;                // processes that SIGKILL did not end in time
-  std::vector<std::string> last_lines;          // of the stderr of the first rank that failed
-  std::string error_file;                       // the file of that stderr, with --log-dir
-  std::string diagnosis;                        // what the ranks' last calls show: lines of the report
+  std::chrono::system_clock::time_point first_bad_at{};
+  bool first_bad_followed = false;      // its last call that failed had failed because of another rank
+  std::vector<int> killed;              // ranks that still ran after the grace and got SIGKILL
+  std::vector<int> asked;               // ranks that still ran when they were asked to end
+  std::vector<int> late;                // ranks that still ran when --timeout passed
+  bool late_hosts = false;              // --timeout passed when only other hosts of an elastic job still ran
+  int interrupted_by = 0;               // the signal that told the launcher to end the job; 0 for none
+  bool interrupted_first = false;       // the interruption came before any rank had failed
+  bool stopped_first = false;           // another host's failure stopped the ranks before any had failed
+  bool launch_failed = false;           // the coordinator of an elastic job could not be kept running
+  std::vector<pid_t> unkillable;        // processes that SIGKILL did not end in time
+  std::vector<std::string> last_lines;  // of the stderr of the first rank that failed
+  std::string error_file;               // the file of that stderr, with --log-dir
+  std::string diagnosis;                // what the ranks' last calls show: lines of the report
 
   // Whether something that ends the job has happened on this host: a rank failed, the job ran too long, or it was
   // interrupted.

@@ -63,6 +63,7 @@ JobOutcome Supervisor::run(const std::vector<RankCommand>& ranks) {
   if (outcome_.first_bad) {
     outcome_.last_lines = output_.last_error_lines(*outcome_.first_bad);
     outcome_.error_file = output_.error_file(*outcome_.first_bad);
+    outcome_.first_bad_followed = view_.flight != nullptr && view_.flight->was_told_of_another(*outcome_.first_bad);
   }
   stall_.diagnose_end(outcome_, [&](int rank) { return output_.last_error_lines(rank); });
   outcome_.diagnosis = finish_lookup();
@@ -198,7 +199,9 @@ void Supervisor::on_rank_end(int rank) {
   }
   outcome_.first_bad = rank;
   outcome_.first_bad_after = std::chrono::duration_cast<milliseconds>(now() - started_);
+  outcome_.first_bad_at = std::chrono::system_clock::now();
   enter(Phase::noticing);
+  if (view_.on_failure && outcome_.interrupted_by == 0) view_.on_failure();
 }
 
 }  // namespace gradwire::launch

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -35,6 +36,8 @@ struct JobView {
   FlightWatch* flight = nullptr;  // of the ranks of this host; outlives the supervisor; null: nothing is said of calls
   LiveWatch* live = nullptr;      // shows how the ranks get on; outlives the supervisor; null: nobody watches
   int alarm_fd = -1;              // readable once the job has failed on another host
+  std::function<void()> on_failure =
+      nullptr;  // called once, as soon as a failed rank ends the job, unless it was interrupted before
   Deadline job_end = Deadline::never();               // --timeout
   std::optional<ElasticView> elastic = std::nullopt;  // empty: a rank that fails ends the job
   LineFilter filter = nullptr;                        // of the ranks' output

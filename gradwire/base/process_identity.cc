@@ -2,46 +2,59 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gradwire/base/process_identity.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <charconv>
 #include <cstdint>
-#include <fstream>
+#include <optional>
 #include <sstream>
-#include <utility>
+#include <string_view>
 
+#include "gradwire/base/os_handles.h"
 #include "gradwire/base/strings.h"
 
 namespace gradwire {
 namespace {
 
-std::string first_line(const std::string& path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  return line;
+// The first line of a file of /proc. "" where there is no such file, or where its process has ended meanwhile. Nothing
+// where the file cannot be read now: this process may be out of descriptors, for example.
+std::optional<std::string> first_line(const std::string& path) {
+  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  std::array<char, 4096> text{};
+  const ssize_t length = file ? ::read(file.get(), text.data(), text.size()) : -1;
+  if (length < 0) return errno == ENOENT || errno == ESRCH ? std::make_optional<std::string>() : std::nullopt;
+  const std::string_view read(text.data(), static_cast<std::size_t>(length));
+  return std::string(read.substr(0, read.find('\n')));
 }
 
-// The state letter and the start time of a process, "" when there is none.
-std::pair<std::string, std::string> state_and_start(const std::string& pid) {
-  const std::string line = first_line(concat("/proc/", pid, "/stat"));
-  const std::size_t name_end = line.rfind(')');  // the name before it may hold anything
-  if (name_end == std::string::npos) return {};
-  std::istringstream rest(line.substr(name_end + 1));
-  std::string state;
-  std::string field;
-  rest >> state;
-  for (int i = 4; i <= 22; ++i) rest >> field;
-  return {state, field};
+// Of a process.
+struct Stat {
+  std::string state;  // the letter; empty: there is no such process
+  std::string start;  // the time of the start
+};
+
+// Nothing where it cannot be seen now.
+std::optional<Stat> stat_of(const std::string& pid) {
+  const std::optional<std::string> line = first_line(concat("/proc/", pid, "/stat"));
+  if (!line) return std::nullopt;
+  Stat stat;
+  const std::size_t name_end = line->rfind(')');  // the name before it may hold anything
+  if (name_end == std::string::npos) return stat;
+  std::istringstream rest(line->substr(name_end + 1));
+  rest >> stat.state;
+  for (int i = 4; i <= 22; ++i) rest >> stat.start;
+  return stat;
 }
 
 // Processes that see the same numbers have this in common; "" where /proc does not say.
 std::string number_space() {
   std::array<char, 64> name_space{};
   const ssize_t length = ::readlink("/proc/self/ns/pid", name_space.data(), name_space.size() - 1);
-  static const std::string boot = first_line("/proc/sys/kernel/random/boot_id");
+  static const std::string boot = first_line("/proc/sys/kernel/random/boot_id").value_or("");
   return length > 0 && !boot.empty() ? concat(boot, "/", name_space.data()) : "";
 }
 
@@ -64,15 +77,16 @@ std::string process_identity() {
   static std::atomic<std::uint64_t> counter{0};
   const std::string pid = std::to_string(::getpid());
   const std::string space = number_space();
-  return concat(space.empty() ? "unknown" : space, " ", pid, " ", state_and_start(pid).second, " ",
+  return concat(space.empty() ? "unknown" : space, " ", pid, " ", stat_of(pid).value_or(Stat()).start, " ",
                 counter.fetch_add(1));
 }
 
 bool may_be_alive(const std::string& identity) {
   const auto [space, pid, start] = fields_of(identity);
   if (start.empty() || space != number_space()) return true;
-  const auto [state, begun] = state_and_start(pid);
-  return begun == start && !state.empty() && state != "Z" && state != "X";
+  const std::optional<Stat> stat = stat_of(pid);
+  if (!stat) return true;
+  return stat->start == start && !stat->state.empty() && stat->state != "Z" && stat->state != "X";
 }
 
 int number_of_process(const std::string& identity) {

@@ -5,6 +5,7 @@
 #include "gradwire/base/process_identity.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -54,6 +55,20 @@ TEST(ProcessIdentity, WhatCannotBeSeenFromHereMayBeAlive) {
   EXPECT_TRUE(may_be_alive("another-boot/pid:[1] 1 1 0"));
   EXPECT_EQ(describe_process(""), "process of unknown number");
   for (const char* name : {"", "boot", "boot text 7"}) EXPECT_EQ(number_of_process(name), 0) << name;
+}
+
+// A process with no descriptor left cannot look, and knows nothing of the others' deaths.
+TEST(ProcessIdentity, WithoutDescriptorsNobodyIsTakenForDead) {
+  const std::string name = process_identity();
+  ASSERT_TRUE(may_be_alive(name));
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit none = before;
+  none.rlim_cur = 0;
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  const bool alive = may_be_alive(name);
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_TRUE(alive);
 }
 
 }  // namespace

@@ -7,17 +7,21 @@
 
 #include <condition_variable>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 
 #include "gradwire/base/error.h"
+#include "gradwire/base/process.h"
 #include "gradwire/store/store_test_support_internal.h"
 #include "gradwire/store/tcp_store.h"
 
 namespace gradwire {
 namespace {
 
-// What getaddrinfo() of a name that ends in "slow.test" waits for; other names are looked up as ever.
+// What getaddrinfo() of a name that ends in "slow.test" waits for. A name that ends in "two.test" has two addresses:
+// one of this host, and one of which connect() says that it is of no use, as of ::1 where IPv6 is switched off. Other
+// names are looked up as ever.
 struct SlowResolver {
   std::mutex mutex;
   std::condition_variable changed;
@@ -33,6 +37,10 @@ struct SlowResolver {
     std::unique_lock lock(mutex);
     ++asked;
     changed.wait(lock, [this] { return answers; });
+  }
+  void count() {
+    const std::lock_guard lock(mutex);
+    ++asked;
   }
   int times_asked() {
     const std::lock_guard lock(mutex);
@@ -50,6 +58,13 @@ SlowResolver& slow_resolver() {
 
 extern "C" int getaddrinfo(const char* name, const char* service, const addrinfo* hints, addrinfo** result) {
   static const auto real = reinterpret_cast<decltype(&getaddrinfo)>(::dlsym(RTLD_NEXT, "getaddrinfo"));
+  if (name != nullptr && std::string_view(name).ends_with("two.test")) {
+    gradwire::slow_resolver().count();
+    if (const int error = real("127.0.0.1", service, hints, result)) return error;
+    addrinfo no_hints{};
+    no_hints.ai_flags = AI_NUMERICHOST;
+    return real("fe80::1", service, &no_hints, &(*result)->ai_next);
+  }
   if (name == nullptr || !std::string_view(name).ends_with("slow.test")) return real(name, service, hints, result);
   gradwire::slow_resolver().wait();
   return real("127.0.0.1", service, hints, result);
@@ -100,6 +115,19 @@ TEST_F(NameLookup, AnAnswerThatComesInTimeIsUsed) {
   slow_resolver().set(true);
   TcpStore(client(kDefaultTimeout)).set("key", "value");
   EXPECT_EQ(server_.get("key"), "value");
+}
+
+TEST(NameOfTwoAddresses, AServerThatStartsLaterIsFoundThoughAnotherAddressIsOfNoUse) {
+  const std::uint16_t port = TcpStore(TcpStoreOptions{.is_server = true}).port();
+  const int before = slow_resolver().times_asked();
+  std::optional<TcpStore> server;
+  const Thread starts("later", [&] {
+    // The client has failed at least once when it asks anew.
+    const Deadline end = Deadline::after(kDefaultTimeout);
+    while (slow_resolver().times_asked() < before + 2 && !end.expired()) std::this_thread::yield();
+    server.emplace(TcpStoreOptions{.port = port, .is_server = true});
+  });
+  TcpStore({.host = "two.test", .port = port}).set("key", "value");
 }
 
 // The thread that asks does not exist in the child, so the child asks anew.

@@ -40,6 +40,9 @@ bool is_hung_up(const asio::error_code& error) {
          error == asio::error::eof || error == asio::error::broken_pipe;
 }
 
+// A later try may succeed.
+bool may_pass(const asio::error_code& error) { return is_nobody_there(error) || is_hung_up(error); }
+
 }  // namespace
 
 class GRADWIRE_HIDDEN TcpStoreConnection::Impl final {
@@ -142,6 +145,9 @@ class GRADWIRE_HIDDEN TcpStoreConnection::Impl final {
                                 ": the name of the host was not found in time: the resolver does not answer "
                                 "(/etc/resolv.conf names its servers); a numeric address needs none"));
     }
+    // The error that is told. A later try may succeed where one address says so, whatever another says: "localhost" has
+    // an address of IPv6 also on hosts that have IPv6 switched off.
+    asio::error_code told = error;
     for (const auto& address : addresses) {
       close();
       const Deadline attempt = deadline.earlier(Deadline::after(kOneAttempt));
@@ -159,8 +165,9 @@ class GRADWIRE_HIDDEN TcpStoreConnection::Impl final {
         throw TimeoutError(concat(
             name(), ": could not connect in time; has the rank that runs the server started, on that host and port?"));
       }
+      if (!may_pass(told)) told = error;
     }
-    return error;
+    return told;
   }
 
   asio::error_code greet(Deadline deadline) {

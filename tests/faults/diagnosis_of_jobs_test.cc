@@ -20,6 +20,7 @@
 #include "gradwire/base/environment.h"
 #include "gradwire/base/strings.h"
 #include "launch/launcher_fixture_internal.h"
+#include "launch/rank_environment.h"
 
 namespace gradwire::launch {
 namespace {
@@ -194,6 +195,26 @@ TEST_F(DiagnosisTest, TheExceptionNamesTheCallThatTheReportNames) {
   EXPECT_NE(result.err.find(once), std::string::npos) << result.err;
   EXPECT_NE(result.err.find(" of 3: rank 1 (process "), std::string::npos) << result.err;
   EXPECT_NE(result.err.find("; start the job again, or run the job elastically"), std::string::npos) << result.err;
+}
+
+// The other ranks fail too, because of that rank, and a launcher hears of them before it hears of the other host. All
+// exit with 1.
+TEST_F(DiagnosisTest, OverHostsTheVerdictNamesTheRankThatFailedFirst) {
+  for (const int cause : {0, 3}) {
+    const std::uint16_t port = find_free_port(PortScope::loopback);
+    const auto node = [&](int number) {
+      return launch(concat("node-", cause, "-", number),
+                    {"-n", "2", "--nnodes", "2", "--node-rank", std::to_string(number), "--rendezvous",
+                     concat("127.0.0.1:", port), FAULT_PROGRAM, "failed", std::to_string(cause), "15", "60"});
+    };
+    auto first = node(0);
+    auto second = node(1);
+    for (const Result& result : {first.finish(), second.finish()}) {
+      EXPECT_EQ(result.exit_code, 1);
+      const std::string named = concat("gradwire-run: rank ", cause, " on node ", cause / 2, " (");
+      EXPECT_NE(result.err.find(named), std::string::npos) << named << " is not in:\n" << result.err;
+    }
+  }
 }
 
 // Each process kills itself; the launcher replaces two of them, and ends the job with the third.
