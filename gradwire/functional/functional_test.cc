@@ -170,6 +170,31 @@ TEST(Functional, WorksOverAUsersGroup) {
   });
 }
 
+// The sum of the gradients is beyond the largest half, 65504; PyTorch's own divides after the sum, too.
+TEST(Functional, GradientsOfAveragesOfHalvesStayFinite) {
+  run_two([](int, const functional::Group& group) {
+    for (const ReduceOp op : {ReduceOp::avg(), ReduceOp::premul_sum(0.5)}) {
+      const at::Tensor x = at::ones({3}, at::kHalf).requires_grad_();
+      functional::all_reduce(x, group, op).backward(at::full({3}, 40000, at::kHalf));
+      EXPECT_TRUE(at::equal(x.grad(), at::full({3}, 40000, at::kHalf))) << x.grad();
+    }
+  });
+}
+
+// The other rank need not know of it.
+TEST(Functional, AnOwnPartThatDoesNotFitIsRefusedBeforeAnyCommunication) {
+  run_two([](int rank, const functional::Group& group) {
+    const at::Tensor x = at::full({4, 1}, rank, at::kDouble);
+    if (rank == 0) {
+      EXPECT_THROW(functional::all_to_all_single(x, group, {3, 2}, {2, 2}), InvalidArgument);
+      EXPECT_THROW(functional::all_to_all({x, x}, group, {{3, 1}, {4, 1}}), InvalidArgument);
+      EXPECT_THROW(functional::all_to_all({x, x}, group, {{4, 1}, {-1, 1}}), InvalidArgument);
+    }
+    const at::Tensor y = functional::all_to_all_single(x, group, {2, 2}, {2, 2});
+    EXPECT_TRUE(at::equal(y.view({4}), at::tensor({0.0, 0.0, 1.0, 1.0}, at::kDouble)));
+  });
+}
+
 TEST(Functional, BadArgumentsAreRefusedWithAClearSentence) {
   run_two([](int, const functional::Group& group) {
     const at::Tensor x = ones(1).requires_grad_();

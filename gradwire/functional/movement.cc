@@ -165,6 +165,24 @@ std::vector<std::int64_t> splits_of(const ProcessGroup& group, const char* what,
   return splits;
 }
 
+// The part of all_to_all that a rank sends itself shows before any communication whether the sizes fit.
+void require_own_part(const ProcessGroup& group, const Tensors& inputs,
+                      const std::vector<std::vector<std::int64_t>>& output_sizes) {
+  for (const std::vector<std::int64_t>& sizes : output_sizes) {
+    if (std::any_of(sizes.begin(), sizes.end(), [](std::int64_t size) { return size < 0; })) {
+      throw InvalidArgument(concat("all_to_all on rank ", group.rank(), ": an output of the sizes ",
+                                   c10::IntArrayRef(sizes), "; no size may be negative"));
+    }
+  }
+  const auto own = static_cast<std::size_t>(group.rank());
+  const std::int64_t sent = inputs[own].numel();
+  const std::int64_t received = c10::multiply_integers(output_sizes[own]);
+  if (sent != received) {
+    throw InvalidArgument(concat("all_to_all on rank ", group.rank(), ": the rank sends itself ", sent,
+                                 " elements, and receives ", received, " from itself by output_sizes"));
+  }
+}
+
 }  // namespace
 
 at::Tensor broadcast(const at::Tensor& tensor, int root, const Group& group) {
@@ -199,6 +217,7 @@ Tensors all_to_all(const Tensors& inputs, const Group& group, std::vector<std::v
     throw InvalidArgument(concat("all_to_all on rank ", group->rank(), ": ", output_sizes.size(), " output sizes for ",
                                  group->size(), " ranks; pass one a rank, or none"));
   }
+  require_own_part(*group, inputs, output_sizes);
   return run_rule(c10::make_intrusive<AllToAll>(sizes_of(inputs), std::move(output_sizes), group), inputs);
 }
 
@@ -215,6 +234,12 @@ at::Tensor all_to_all_single(const at::Tensor& input, const Group& group, std::v
   if (std::accumulate(input_splits.begin(), input_splits.end(), std::int64_t{0}) != rows) {
     throw InvalidArgument(concat("all_to_all_single on rank ", group->rank(), ": input_splits ",
                                  c10::IntArrayRef(input_splits), " do not add up to ", rows, " rows"));
+  }
+  const auto own = static_cast<std::size_t>(group->rank());
+  if (input_splits[own] != output_splits[own]) {
+    throw InvalidArgument(concat("all_to_all_single on rank ", group->rank(), ": the rank sends itself ",
+                                 input_splits[own], " rows by input_splits, and receives ", output_splits[own],
+                                 " from itself by output_splits; both must be equal"));
   }
   return run_rule(c10::make_intrusive<AllToAllSingle>(std::move(output_splits), std::move(input_splits), group),
                   {input})

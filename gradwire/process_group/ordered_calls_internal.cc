@@ -12,10 +12,9 @@
 
 #include "gradwire/base/call_name.h"
 #include "gradwire/base/interrupt.h"
-#include "gradwire/base/log.h"
 #include "gradwire/base/process.h"
-#include "gradwire/base/strings.h"
 #include "gradwire/observe/flight_recorder.h"
+#include "gradwire/process_group/completed_future_internal.h"
 #include "gradwire/process_group/labelled_work_internal.h"
 #include "gradwire/process_group/watched_call_internal.h"
 
@@ -30,19 +29,6 @@ std::exception_ptr error_of(const OrderedCalls::Body& body, const observe::Fligh
     return nullptr;
   } catch (...) {
     return std::current_exception();
-  }
-}
-
-// Completes `future`; what its callbacks throw must not end the worker.
-void complete(const Future& future, const Outputs& outputs, std::exception_ptr error, const char* operation) noexcept {
-  try {
-    if (error) {
-      future->setError(error);
-    } else {
-      future->markCompleted(outputs.value());
-    }
-  } catch (const std::exception& problem) {
-    log::error(concat(operation, ": a callback of its future threw: ", problem.what()));
   }
 }
 
@@ -139,7 +125,8 @@ std::shared_ptr<Work> OrderedCalls::post(const char* operation, Outputs outputs,
           body = nullptr;
           // Before waiters go on: one of them may let the group go, which must not find this call under way.
           --*under_way;
-          complete(future, outputs, error, operation);
+          complete_future(
+              future, error, [&] { return outputs.value(); }, operation);
         });
       },
       start);

@@ -11,6 +11,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/observe/flight_recorder.h"
+#include "gradwire/process_group/completed_future_internal.h"
 #include "gradwire/process_group/parked_threads_internal.h"
 #include "gradwire/process_group/tensor_memory_internal.h"
 
@@ -120,12 +121,9 @@ struct PointToPointWork::State {
       channel.reset();
     }
     flight.ended(problem);
-    if (!told) return;
-    if (problem) {
-      told->setError(problem);
-    } else {
-      told->markCompleted(std::move(value));
-    }
+    if (told)
+      complete_future(
+          told, problem, [&] { return std::move(value); }, what);
   }
 
   std::exception_ptr copy_out() GRADWIRE_REQUIRES(mutex) {

@@ -214,10 +214,7 @@ std::shared_ptr<Work> ProcessGroup::enter(const char* operation, const Options& 
                   [&] { return call.call(target, settled); });
   }
   target.names_->payload.fetch_add(payload, std::memory_order_relaxed);
-  if (work == nullptr) {
-    throw InvalidArgument(concat(internal::name_group(target), ": ", operation,
-                                 " returned no Work; the class of the group must return one"));
-  }
+  internal::require_work(work, target, operation);
   if (lane != nullptr && !settled.async) settle(*work);
   return work;
 }
@@ -236,10 +233,7 @@ std::shared_ptr<Work> ProcessGroup::enter(const char* operation, const Call& cal
     const observe::FlightCall flight = target.names_->record.begin(target, call.arguments);
     work = record(flight, {operation, target.rank(), target.size(), flight}, false, [&] { return call.call(target); });
   }
-  if (work == nullptr) {
-    throw InvalidArgument(concat(internal::name_group(target), ": ", operation,
-                                 " returned no Work; the class of the group must return one"));
-  }
+  internal::require_work(work, target, operation);
   return work;
 }
 

@@ -82,13 +82,23 @@ at::Tensor ProcessGroup::do_allocate(std::int64_t numel, at::ScalarType dtype) {
 
 Tensors ProcessGroup::do_symmetric_memory(const at::Tensor&) { return {}; }
 
+namespace {
+
+// `work`, which a method of the user's class has returned.
+std::shared_ptr<Work> required(std::shared_ptr<Work> work, const ProcessGroup& group, const char* operation) {
+  internal::require_work(work, group, operation);
+  return work;
+}
+
+}  // namespace
+
 std::shared_ptr<Work> ProcessGroup::do_all_gather_into_tensor(at::Tensor& output, at::Tensor& input,
                                                               const AllGatherOptions& options) {
   const at::NoGradGuard no_grad;
   const at::Tensor memory = in_order(output);
   std::vector<Tensors> lists{parts_of(memory, size(), input.sizes())};
   Tensors inputs{input};
-  std::shared_ptr<Work> work = do_all_gather(lists, inputs, options);
+  std::shared_ptr<Work> work = required(do_all_gather(lists, inputs, options), *this, "all_gather");
   return internal::work_after(
       std::move(work),
       [output, memory] {
@@ -114,7 +124,7 @@ std::shared_ptr<Work> ProcessGroup::do_all_to_all_single(at::Tensor& output, at:
   // Rows of a tensor are views whatever its strides, and all_to_all takes any strides.
   Tensors outputs = output.split_with_sizes(output_splits);
   Tensors inputs = input.split_with_sizes(input_splits);
-  std::shared_ptr<Work> work = do_all_to_all(outputs, inputs, options);
+  std::shared_ptr<Work> work = required(do_all_to_all(outputs, inputs, options), *this, "all_to_all");
   return internal::work_after(
       std::move(work), [] {}, Outputs::list({output}));
 }
@@ -149,9 +159,9 @@ void ProcessGroup::do_monitored_barrier(Milliseconds timeout, bool wait_all) {
   if (rank() != 0) {
     Tensors here = one_byte();
     Tensors go = one_byte();
-    do_send(here, 0, tag)->wait(left_of(deadline));
+    required(do_send(here, 0, tag), *this, "send")->wait(left_of(deadline));
     try {
-      do_recv(go, 0, tag)->wait(left_of(deadline));
+      required(do_recv(go, 0, tag), *this, "recv")->wait(left_of(deadline));
     } catch (const TimeoutError&) {
       internal::throw_no_report(*this, timeout);
     }
@@ -161,7 +171,7 @@ void ProcessGroup::do_monitored_barrier(Milliseconds timeout, bool wait_all) {
   std::vector<std::shared_ptr<Work>> arrivals;
   for (int peer = 1; peer < size(); ++peer) {
     Tensors& byte = bytes[static_cast<std::size_t>(peer)] = one_byte();
-    arrivals.push_back(do_recv(byte, peer, tag));
+    arrivals.push_back(required(do_recv(byte, peer, tag), *this, "recv"));
   }
   std::vector<int> missing;
   bool dead = false;
@@ -177,7 +187,7 @@ void ProcessGroup::do_monitored_barrier(Milliseconds timeout, bool wait_all) {
   }
   if (!missing.empty()) internal::throw_missing(*this, missing, dead, timeout, wait_all);
   for (int peer = 1; peer < size(); ++peer)
-    do_send(bytes[static_cast<std::size_t>(peer)], peer, tag)->wait(left_of(deadline));
+    required(do_send(bytes[static_cast<std::size_t>(peer)], peer, tag), *this, "send")->wait(left_of(deadline));
 }
 
 }  // namespace gradwire

@@ -360,6 +360,34 @@ TEST_P(Groups, FuturesOfMessagesCompleteByThemselves) {
   });
 }
 
+// On a thread of the library's, and on one that waits.
+TEST_P(Groups, ACallbackThatThrowsEndsNeitherAThreadNorAWait) {
+  on_ranks(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    const int peer = 1 - group->rank();
+    const auto add_throwing_callback = [](Work& work) {
+      try {
+        work.future()->addCallback([](c10::ivalue::Future&) { throw std::runtime_error("of a callback"); },
+                                   /*uses_future=*/false);
+      } catch (const std::runtime_error&) {
+        // The future had completed, and runs the callback at once.
+      }
+    };
+    for (int round = 0; round < 2; ++round) {
+      at::Tensor got = number(0);
+      const auto sent = group->send({number(7 + round)}, peer, 1);
+      const auto received = group->recv({got}, peer, 1);
+      add_throwing_callback(*received);
+      EXPECT_TRUE(received->wait());
+      EXPECT_EQ(number_of(got), 7 + round);
+      sent->wait();
+      const auto reduced = group->all_reduce({got});
+      add_throwing_callback(*reduced);
+      EXPECT_TRUE(reduced->wait());
+      EXPECT_EQ(number_of(got), 14 + 2 * round);
+    }
+  });
+}
+
 TEST_P(Groups, AMessageOfAnotherLengthIsAMismatch) {
   if (!sees_mismatches()) return;
   on_ranks(2, [](const std::shared_ptr<ProcessGroup>& group) {

@@ -162,6 +162,36 @@ TEST(UserGroup, WhatIsNotOverriddenSaysWhichGroupAndWhat) {
   EXPECT_THROW(group->split(0), UnsupportedError);
 }
 
+// A method of the user's that forgets its Work.
+class ForgetfulGroup final : public ProcessGroup {
+ public:
+  explicit ForgetfulGroup(int rank) : ProcessGroup(rank, 2) {}
+
+ protected:
+  std::shared_ptr<Work> do_all_gather(std::vector<Tensors>&, Tensors&, const AllGatherOptions&) override { return {}; }
+  std::shared_ptr<Work> do_all_to_all(Tensors&, Tensors&, const AllToAllOptions&) override { return {}; }
+  std::shared_ptr<Work> do_send(Tensors&, int, int) override { return {}; }
+  std::shared_ptr<Work> do_recv(Tensors&, int, int) override { return {}; }
+};
+
+TEST(UserGroup, AMissingWorkIsNamedAlsoWhereOtherMethodsUseIt) {
+  for (const int rank : {0, 1}) {
+    ForgetfulGroup group(rank);
+    const auto expect_refused = [](const std::string& operation, const auto& call) {
+      try {
+        call();
+        ADD_FAILURE() << operation << " was not refused";
+      } catch (const InvalidArgument& error) {
+        EXPECT_NE(std::string(error.what()).find(concat(operation, " returned no Work")), std::string::npos)
+            << error.what();
+      }
+    };
+    expect_refused("all_gather", [&] { group.all_gather_into_tensor(at::zeros({4}), at::zeros({2})); });
+    expect_refused("all_to_all", [&] { group.all_to_all_single(at::zeros({2}), at::zeros({2})); });
+    expect_refused(rank == 0 ? "recv" : "send", [&] { group.monitored_barrier(Milliseconds(100)); });
+  }
+}
+
 TEST(UserGroup, OnALaneItIsToldToRunAtOnceAndGetsTheTag) {
   const auto group = single();
   const std::vector<LaneScope::Route> routes{{group, group}};

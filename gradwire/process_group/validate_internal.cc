@@ -19,6 +19,12 @@ std::string name_group(const ProcessGroup& group) {
   return name.append("' (").append(group.name()).append(")");
 }
 
+void require_work(const std::shared_ptr<Work>& work, const ProcessGroup& group, const char* operation) {
+  if (work != nullptr) return;
+  throw InvalidArgument(
+      concat(name_group(group), ": ", operation, " returned no Work; the class of the group must return one"));
+}
+
 void throw_missing(const ProcessGroup& group, const std::vector<int>& missing, bool dead, Milliseconds timeout,
                    bool wait_all) {
   const std::string message =

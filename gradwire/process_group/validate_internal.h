@@ -56,6 +56,9 @@ class Validator {
                                 Milliseconds timeout, bool wait_all);
 [[noreturn]] void throw_no_report(const ProcessGroup& group, Milliseconds timeout);
 
+// Throws InvalidArgument where `work` is null: the group, of a class of the user's, returned no Work for `operation`.
+void require_work(const std::shared_ptr<Work>& work, const ProcessGroup& group, const char* operation);
+
 // Returns the name of a group for messages: "rank 0 of group 'default' (shm)".
 std::string name_group(const ProcessGroup& group);
 

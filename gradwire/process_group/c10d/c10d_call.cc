@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
 #include "gradwire/base/error.h"
+#include "gradwire/base/interrupt.h"
 #include "gradwire/base/log.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/observe/flight_recorder.h"
@@ -155,18 +156,23 @@ std::shared_ptr<Work> follow_call(std::string what, const std::shared_ptr<C10dLe
 }
 
 void MessageWaiters::start(std::function<void()> body) {
+  auto has_ended = std::make_shared<std::atomic<bool>>(false);
   MutexLock lock(mutex_);
-  threads_.emplace_back("gw-c10d-message", std::move(body));
+  std::erase_if(waiters_, [](const Waiter& each) { return each.has_ended->load(); });
+  waiters_.push_back({has_ended, Thread("gw-c10d-message", [body = std::move(body), has_ended] {
+                        body();
+                        *has_ended = true;
+                      })});
 }
 
 void MessageWaiters::join() {
-  std::vector<Thread> threads;
+  std::vector<Waiter> waiters;
   {
     MutexLock lock(mutex_);
-    threads.swap(threads_);
+    waiters.swap(waiters_);
   }
-  for (Thread& thread : threads) {
-    if (thread.is_current()) park_thread(std::move(thread));
+  for (Waiter& each : waiters) {
+    if (each.thread.is_current()) park_thread(std::move(each.thread));
   }
 }
 
@@ -205,14 +211,20 @@ class MessagesWork final : public LabelledWork {
       : owner_(std::move(owner)), waiters_(std::move(waiters)), messages_(std::move(messages)) {}
   ~MessagesWork() override {
     // The engine must not lose a message that is under way.
-    if (!messages_->future->completed()) watch();
+    try {
+      if (!messages_->future->completed()) watch();
+    } catch (const std::exception& problem) {
+      // Who ends the group waits for the message then.
+      log::warn(concat(messages_->what, ": nobody waits for the message until the group ends: ", problem.what()));
+    }
   }
 
   bool wait(Milliseconds timeout) override {
     const WatchedWait watched;
     // A wait of the engine's that misses its timeout ends the group, so a shorter one is waited for here.
     if (timeout != kNoTimeout) return LabelledWork::wait(timeout);
-    if (!messages_->watched) messages_->finish();
+    // The engine's wait cannot be interrupted either.
+    if (!messages_->watched && interrupt_check() == nullptr) messages_->finish();
     return LabelledWork::wait(kNoTimeout);
   }
   Future future() override {
@@ -223,7 +235,12 @@ class MessagesWork final : public LabelledWork {
  private:
   void watch() {
     if (messages_->future->completed() || messages_->watched.exchange(true)) return;
-    waiters_->start([messages = messages_] { messages->finish(); });
+    try {
+      waiters_->start([messages = messages_] { messages->finish(); });
+    } catch (...) {
+      messages_->watched = false;
+      throw;
+    }
   }
 
   std::shared_ptr<void> owner_;  // goes last: the group joins the waiters

@@ -6,6 +6,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/process_group/c10d/c10d_work_internal.h"
+#include "gradwire/process_group/completed_future_internal.h"
 
 namespace gradwire::internal {
 namespace {
@@ -70,21 +71,29 @@ void WorkForC10d::end(const std::exception_ptr& ours) {
     }
     if (end_of_event) end_of_event();
     if (future_) {
-      const c10::IValue value = error ? c10::IValue() : work_->future()->value();
+      c10::IValue value;
       {
         // This may be the group's own thread, and the Work holds the group, which should not end on it.
         const std::lock_guard lock(mutex_);
-        if (!error) result_ = work_->result();
+        if (!error) {
+          value = work_->future()->value();
+          take_result();
+        }
         work_.reset();
       }
-      if (error) {
-        future_->setError(error);
-      } else {
-        future_->markCompleted(value);
-      }
+      complete_future(
+          future_, error, [&] { return std::move(value); }, "a call over c10d");
     }
     finish(error);
   });
+}
+
+void WorkForC10d::take_result() {
+  try {
+    result_ = work_->result();
+  } catch (...) {
+    no_result_ = std::current_exception();  // its future holds no tensors
+  }
 }
 
 bool WorkForC10d::isCompleted() {
@@ -116,6 +125,7 @@ int WorkForC10d::sourceRank() const {
 std::vector<at::Tensor> WorkForC10d::result() {
   if (const auto work = followed()) return work->result();
   if (const std::exception_ptr error = exception()) std::rethrow_exception(error);
+  if (no_result_) std::rethrow_exception(no_result_);
   return result_;
 }
 

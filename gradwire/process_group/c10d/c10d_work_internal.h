@@ -41,12 +41,14 @@ class WorkForC10d final : public c10d::Work {
 
  private:
   void end(const std::exception_ptr& ours);
+  void take_result();
   // The Work that follow() took; null where its call went on and has ended.
   std::shared_ptr<gradwire::Work> followed() const;
 
   const std::uint64_t sequence_;
   std::shared_ptr<gradwire::Work> work_;  // as followed() says
   std::vector<at::Tensor> result_;        // of a call that went on and has ended
+  std::exception_ptr no_result_;          // why such a call has none
   Future future_;                         // of a call that went on
   bool asks_ = false;                     // the third case
   std::once_flag ended_;

@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gradwire/process_group/c10d/from_c10d.h"
 
+#include <algorithm>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -51,6 +53,25 @@ std::shared_ptr<Store> part_of_store(const c10d::ProcessGroup& group) {
   return std::make_shared<PrefixStore>(concat(base, number), std::move(ours));
 }
 
+// The time limit that the calls of `backend` have, where it tells one.
+std::optional<Milliseconds> timeout_of(c10d::Backend& backend) {
+  try {
+    const auto options = backend.getBackendOptions();
+    if (options && options->timeout > Milliseconds::zero()) return options->timeout;
+  } catch (const c10::Error&) {
+    // A class of a user's, which has no options.
+  }
+  return std::nullopt;
+}
+
+// The same of the backend that serves the CPU, or else the first device.
+std::optional<Milliseconds> timeout_of(c10d::ProcessGroup& group) {
+  const auto devices = group.getDeviceTypes();
+  const auto cpu = std::find_if(devices.begin(), devices.end(), [](const c10::Device& each) { return each.is_cpu(); });
+  if (devices.empty()) return std::nullopt;
+  return timeout_of(*group.getBackend((cpu == devices.end() ? devices.front() : *cpu).type()));
+}
+
 // The kind of device that the group serves; the CPU where it serves no other.
 c10::DeviceType device_of(const c10d::ProcessGroup& group) {
   for (const c10::Device& device : group.getDeviceTypes()) {
@@ -87,8 +108,10 @@ std::shared_ptr<ProcessGroup> from_c10d(c10::intrusive_ptr<c10d::Backend> backen
   }
   const std::string name = backend->getGroupUid();
   const std::string desc = backend->getGroupDesc();
+  const std::optional<Milliseconds> timeout = timeout_of(*backend);
   auto group =
       std::make_shared<internal::GroupOverC10d>(std::move(backend), options.store, options.factory, options.processes);
+  if (timeout) group->set_timeout(*timeout);
   group->set_group_name(name);
   group->set_group_desc(desc);
   return group;
@@ -104,15 +127,17 @@ std::shared_ptr<ProcessGroup> from_c10d(const c10::intrusive_ptr<c10d::ProcessGr
   if (!backend) backend = c10::make_intrusive<internal::ProcessGroupBackend>(group);
   FromC10dOptions settled = options;
   if (settled.store == nullptr) settled.store = part_of_store(*group);
+  const std::optional<Milliseconds> timeout = timeout_of(*group);
   std::shared_ptr<ProcessGroup> made;
   if (!internal::traits_of(backend->getBackendName()).serves_cpu && settled.store != nullptr) {
     auto cpu = make_process_group("auto", std::make_shared<PrefixStore>("cpu", settled.store), group->getRank(),
-                                  group->getSize());
+                                  group->getSize(), timeout.value_or(kDefaultTimeout));
     made = std::make_shared<internal::DeviceGroup>(std::move(cpu), device_of(*group), settled.store,
                                                    maker_of(std::move(backend), settled.factory));
   } else {
     made = from_c10d(std::move(backend), settled);
   }
+  if (timeout) made->set_timeout(*timeout);
   made->set_group_name(name_of(*group));
   made->set_group_desc(group->getGroupDesc());
   return made;

@@ -8,6 +8,11 @@
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+#include <thread>
+
 #include "gradwire/base/error.h"
 #include "gradwire/process_group/c10d/c10d_store.h"
 #include "gradwire/process_group/c10d/gloo_internal.h"
@@ -167,6 +172,74 @@ TEST_F(FromC10dGloo, AGroupWithAStoreHasDuplicatesAndSplits) {
       expect_sum_works(*alone);
       group->monitored_barrier(kLong);
     }
+  });
+}
+
+TEST_F(FromC10dGloo, AGroupKeepsTheTimeLimitOfWhatItWraps) {
+  run_ranks("gloo", 2, [](int rank, const std::shared_ptr<Store>& store) {
+    EXPECT_EQ(from_c10d(pytorch_group(store, rank, 2))->timeout(), kLong);
+    const auto short_store = std::make_shared<PrefixStore>("short", store);
+    const auto group = from_c10d(internal::make_gloo(store_to_c10d(short_store), rank, 2, Milliseconds(300)));
+    EXPECT_EQ(group->timeout(), Milliseconds(300));
+    if (rank == 0) {
+      const auto begin = Deadline::Clock::now();
+      EXPECT_THROW(group->all_reduce({at::ones({2})})->wait(), Error);
+      EXPECT_LT(Deadline::Clock::now() - begin, kLong);
+    }
+    store->add("ended", 1);
+    while (store->add("ended", 0) < 2) std::this_thread::yield();
+  });
+}
+
+// Over Gloo gradwire divides, and halves before the sum.
+TEST_F(Gloo, ReduceScatterAveragesEveryType) {
+  run_ranks("gloo", 2, [](int rank, const std::shared_ptr<Store>& store) {
+    const auto group = make_process_group("gloo", store, rank, 2, kLong);
+    for (const at::ScalarType type :
+         {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16, at::kComplexFloat, at::kComplexDouble, at::kComplexHalf}) {
+      SCOPED_TRACE(c10::toString(type));
+      // Rows for both ranks: 2 and 4, and 20 and 40. The sums are 6 and 60.
+      const at::Tensor input = at::tensor({2.0, 20.0}, at::kDouble).mul(rank + 1).to(type);
+      const double sum = rank == 0 ? 6 : 60;
+      for (const auto& [op, expected] : std::vector<std::pair<ReduceOp, double>>{
+               {ReduceOp::sum(), sum}, {ReduceOp::avg(), sum / 2}, {ReduceOp::premul_sum(0.25), sum / 4}}) {
+        SCOPED_TRACE(name_of(op.kind));
+        ReduceScatterOptions options;
+        options.op = op;
+        const auto is = [](const at::Tensor& tensor, double value) {
+          return tensor.to(at::kComplexDouble).item<c10::complex<double>>() == c10::complex<double>(value);
+        };
+        at::Tensor whole = at::full({1}, 9, at::kDouble).to(type);
+        group->reduce_scatter_tensor(whole, input, options)->wait();
+        EXPECT_TRUE(is(whole, expected)) << whole;
+        at::Tensor listed = at::full({1}, 9, at::kDouble).to(type);
+        group->reduce_scatter({listed}, {{input.slice(0, 0, 1), input.slice(0, 1, 2)}}, options)->wait();
+        EXPECT_TRUE(is(listed, expected)) << listed;
+        EXPECT_TRUE(is(input.slice(0, 0, 1), 2.0 * (rank + 1))) << "the input";
+      }
+    }
+  });
+}
+
+// Each dropped message has a thread that waits for it; a thread that has ended and was not joined keeps its stack.
+TEST_F(Gloo, DroppedMessagesLeaveNoThreads) {
+  run_ranks("gloo", 2, [](int rank, const std::shared_ptr<Store>& store) {
+    const auto group = make_process_group("gloo", store, rank, 2, kLong);
+    const auto mappings = [] {
+      std::ifstream file("/proc/self/maps");
+      return std::count(std::istreambuf_iterator<char>(file), {}, '\n');
+    };
+    const auto before = mappings();
+    for (int i = 0; i < 400; ++i) {
+      if (rank == 0) {
+        group->send({at::ones({1})}, 1, 0);
+      } else {
+        at::Tensor got = at::zeros({1});
+        group->recv({got}, 0, 0)->wait();
+      }
+      if (i % 20 == 19) group->barrier()->wait();
+    }
+    EXPECT_LT(mappings(), before + 200);
   });
 }
 

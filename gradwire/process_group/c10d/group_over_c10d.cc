@@ -227,8 +227,10 @@ std::shared_ptr<Work> GroupOverC10d::run(ReduceScatterTensorCall& given) {
   auto theirs = options_for<c10d::ReduceScatterOptions>(given.options, timeout());
   at::Tensor part = launch.reduces(given.output, given.output, given.options.op, theirs.reduceOp).view({-1});
   // What a reduction changes before it starts is changed in a copy of the input; else the engine reads the input.
-  const bool as_it_is = given.options.op.kind != ReduceOp::Kind::premul_sum && !given.input.is_complex() &&
-                        given.input.scalar_type() != at::kBool;
+  const bool is_average_of_halves =
+      given.options.op.kind == ReduceOp::Kind::avg && given.input.scalar_type() == at::kHalf;
+  const bool as_it_is = given.options.op.kind != ReduceOp::Kind::premul_sum && !is_average_of_halves &&
+                        !given.input.is_complex() && given.input.scalar_type() != at::kBool;
   at::Tensor whole = as_it_is ? memory_with_values(given.input).detach()
                               : launch.reduces(given.input, at::Tensor(), given.options.op, theirs.reduceOp);
   whole = whole.view({-1});

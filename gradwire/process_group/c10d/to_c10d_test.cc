@@ -166,6 +166,25 @@ class Events {
   const at::CallbackHandle handle_;
 };
 
+TEST(ToC10d, AWaitReturnsWhereACallbackOfTheFutureThrows) {
+  on_backends(2, [](const BackendPtr& backend) {
+    std::vector<at::Tensor> tensors{at::full({2}, backend->getRank() + 1.0)};
+    for (int round = 0; round < 20; ++round) {
+      tensors[0].fill_(backend->getRank() + 1.0);
+      const auto work = backend->allreduce(tensors);
+      // Also before the call ends, on the thread that ends it.
+      try {
+        work->getFuture()->addCallback([](c10::ivalue::Future&) { throw std::runtime_error("of a callback"); },
+                                       /*uses_future=*/false);
+      } catch (const std::runtime_error&) {
+        // The future had completed, and runs the callback at once.
+      }
+      EXPECT_TRUE(work->wait());
+      EXPECT_TRUE(equal(tensors[0], {3, 3}));
+    }
+  });
+}
+
 TEST(ToC10d, AProfilerSeesEveryCallByItsName) {
   Events events;
   on_backends(2, [&](const BackendPtr& backend) {
