@@ -215,6 +215,25 @@ TEST_F(LauncherEndTest, SignalsArePassedOn) {
   EXPECT_EQ(count_of(result.out, "got-usr2"), 3);
 }
 
+// nohup ignores SIGHUP, and a shell without job control SIGINT and SIGQUIT of what it starts in the background. SIGUSR1
+// is read after them, because of the pending signals the one with the lowest number comes first.
+TEST_F(LauncherEndTest, AnIgnoredSignalStaysIgnored) {
+  const std::string ignoring = "trap '' HUP INT QUIT; exec \"$0\" \"$@\"";
+  for (const std::string program : {"trap 'exit 0' USR1; echo ready; while :; do sleep 0.05; done",
+                                    "[ $GRADWIRE_ATTEMPT = 1 ] && exit 0; trap 'exit 3' USR1; echo ready; "
+                                    "while :; do sleep 0.05; done"}) {
+    const bool restarts = program.starts_with("[");
+    start_program(
+        {"/bin/sh", "-c", ignoring, GRADWIRE_RUN_PROGRAM, "-n", "1", "--max-restarts", "1", "/bin/sh", "-c", program});
+    wait_for_output("ready");
+    for (const int signal : {SIGHUP, SIGINT, SIGQUIT, SIGUSR1}) signal_launcher(signal);
+    const auto result = finish();
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_EQ(says(result, "all ranks start again (restart 1 of 1)"), restarts) << result.err;
+    EXPECT_EQ(says(result, "gradwire-run: "), restarts) << result.err;
+  }
+}
+
 TEST_F(LauncherEndTest, AnInterruptedJobEndsWith128PlusSignal) {
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) {
     start_script({"-n", "2"}, "ulimit -c 0; echo ready; exec sleep 100");

@@ -8,12 +8,24 @@
 #include "launch/launch_error.h"
 
 namespace gradwire::launch {
+namespace {
+
+bool is_ignored(int signal) {
+  struct sigaction action {};
+  return ::sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
+}
+
+}  // namespace
 
 SignalQueue::SignalQueue() {
   sigset_t handled;
   ::sigemptyset(&handled);
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT, SIGCHLD})
-    ::sigaddset(&handled, signal);
+  // A blocked signal reaches the descriptor also where it is ignored.
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP}) {
+    if (!is_ignored(signal)) ::sigaddset(&handled, signal);
+  }
+  // SIGCONT continues a process that ignores it, and the ranks have to go on too.
+  for (const int signal : {SIGCONT, SIGCHLD}) ::sigaddset(&handled, signal);
   ::sigprocmask(SIG_BLOCK, &handled, &original_);
   ::signal(SIGPIPE, SIG_IGN);
   ::signal(SIGXFSZ, SIG_IGN);

@@ -14,8 +14,8 @@ namespace gradwire::launch {
 // Blocks the signals that the launcher handles, and makes them readable from a descriptor. Ignores SIGPIPE and SIGXFSZ:
 // a write that cannot be done fails, and does not end the launcher. The ranks do not ignore these two. The signals
 // stay blocked after the destructor, because a late signal must not change the exit code. A signal that was ignored
-// when the launcher was started (nohup) stays ignored, by the launcher and by the ranks. A forked child that uses the
-// object reads its own signals.
+// when the launcher was started (nohup) stays ignored, by the launcher and by the ranks; but for SIGCONT and SIGCHLD,
+// which are always read. A forked child that uses the object reads its own signals.
 class SignalQueue {
  public:
   SignalQueue();  // throws LaunchError
