@@ -5,13 +5,14 @@
 #include <signal.h>
 
 #include <atomic>
-#include <cstdio>
 #include <exception>
 #include <string_view>
 
+#include "gradwire/base/strings.h"
 #include "gradwire/membership/coordinator.h"
 #include "gradwire/membership/job_store.h"
 #include "launch/launch_error.h"
+#include "launch/say.h"
 
 namespace gradwire::launch {
 namespace {
@@ -49,13 +50,15 @@ membership::CoordinatorOptions coordinator_options(const ElasticOptions& options
   if (!options.replay.empty()) made.roster.replay = membership::read_membership_log(options.replay);
   made.host_timeout = host_timeout;
   made.slow = options.slow;
-  made.tell = [](const std::string& sentence) { std::fprintf(stderr, "gradwire-run: %s\n", sentence.c_str()); };
+  made.tell = [](const std::string& sentence) { say_unless_it_waits(sentence); };
   return made;
 }
 
 int run_coordinator(const char* const* argv) noexcept {
   // A journal that reaches the limit of a file's size is an error that can be told.
   ::signal(SIGXFSZ, SIG_IGN);
+  // A reader of stderr that has gone (| head) ends no coordinator.
+  ::signal(SIGPIPE, SIG_IGN);
   try {
     ElasticOptions options;
     options.min = std::stoi(argv[4]);
@@ -68,7 +71,7 @@ int run_coordinator(const char* const* argv) noexcept {
         coordinator_options(options, std::stoi(argv[6]), argv[3], std::chrono::milliseconds(std::stoll(argv[8]))))
         .run(never);
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "gradwire-run: the coordinator: %s\n", error.what());
+    say_unless_it_waits(concat("the coordinator: ", error.what()));
   }
   return kLaunchFailedExit;
 }

@@ -19,7 +19,7 @@ namespace gradwire::launch {
 std::vector<std::string> coordinator_command(const ElasticOptions& options, int ranks, const std::string& store,
                                              const std::string& journal, std::chrono::milliseconds host_timeout);
 
-// The options of such a coordinator. It tells users on stderr.
+// The options of such a coordinator. It tells users on stderr, as say_unless_it_waits().
 membership::CoordinatorOptions coordinator_options(const ElasticOptions& options, int ranks, const std::string& journal,
                                                    std::chrono::milliseconds host_timeout);
 

@@ -3,7 +3,6 @@
 #include "launch/elastic_hosts.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <exception>
 #include <span>
 #include <thread>
@@ -16,6 +15,7 @@
 #include "launch/judgement.h"
 #include "launch/launch_error.h"
 #include "launch/rank_environment.h"
+#include "launch/say.h"
 #include "launch/store_access.h"
 
 namespace gradwire::launch {
@@ -127,14 +127,13 @@ void JoinedHost::talk_to_the_store() {
 // `told`: whether the user was told of a silence that has not ended.
 void JoinedHost::tell_of_silence(const std::string& problem, Milliseconds silence, bool& told) const {
   if (problem.empty() && std::exchange(told, false)) {
-    std::fprintf(stderr, "gradwire-run: the store of the job at %s answers again, and the job goes on\n",
-                 address_of(node_).c_str());
+    say_unless_it_waits(concat("the store of the job at ", address_of(node_), " answers again, and the job goes on"));
   }
   if (problem.empty() || told || silence < kTalk + kSilence) return;
   told = true;
-  std::fprintf(stderr,
-               "gradwire-run: the store of the job at %s does not answer; this host's ranks wait up to %s for it\n",
-               address_of(node_).c_str(), seconds_text(node_.heartbeat_timeout).c_str());
+  say_unless_it_waits(concat("the store of the job at ", address_of(node_),
+                             " does not answer; this host's ranks wait up to ", seconds_text(node_.heartbeat_timeout),
+                             " for it"));
 }
 
 void JoinedHost::run() {

@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <memory>
 #include <optional>
 #include <string>
@@ -24,6 +23,7 @@
 #include "launch/launch_error.h"
 #include "launch/present_epoch.h"
 #include "launch/report.h"
+#include "launch/say.h"
 
 namespace gradwire::launch {
 namespace {
@@ -147,8 +147,7 @@ int run_elastic(const Options& options, const std::string& secret, SignalQueue& 
     job.elastic = server->place();
     job.job_id = server->job_id();
     elastic.has_hosts = [&] { return server->has_hosts(); };
-    std::fprintf(stderr, "gradwire-run: other hosts join with: gradwire-run --join %s -n N PROGRAM\n",
-                 server->address().c_str());
+    say_unless_it_waits(concat("other hosts join with: gradwire-run --join ", server->address(), " -n N PROGRAM"));
   }
   try {
     elastic.journal = options.elastic->log.empty() ? folder.store_file(0) + "-memberships" : options.elastic->log;

@@ -1,7 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
 // A launcher that holds an elastic job and starts no ranks.
-#include <cstdio>
 #include <map>
 #include <string>
 
@@ -14,6 +13,7 @@
 #include "launch/job.h"
 #include "launch/launch_error.h"
 #include "launch/rank_process.h"
+#include "launch/say.h"
 #include "launch/signals.h"
 
 namespace gradwire::launch {
@@ -21,8 +21,6 @@ namespace {
 
 // How long a signal may wait.
 constexpr Milliseconds kWait{50};
-
-void say(const std::string& sentence) { std::fprintf(stderr, "gradwire-run: %s\n", sentence.c_str()); }
 
 int serve(const Options& options, const std::string& secret, SignalQueue& signals) {
   const ElasticOptions& job = *options.elastic;
@@ -33,8 +31,8 @@ int serve(const Options& options, const std::string& secret, SignalQueue& signal
   membership::Coordinator coordinator(server.store(),
                                       coordinator_options(job, options.ranks, job.log, options.node.heartbeat_timeout));
   const std::string address = server.address();
-  if (goes_on) say(concat("the elastic job at ", address, " goes on from its journal ", job.log));
-  say(concat("hosts join with: gradwire-run --join ", address, " -n N PROGRAM"));
+  if (goes_on) say_unless_it_waits(concat("the elastic job at ", address, " goes on from its journal ", job.log));
+  say_unless_it_waits(concat("hosts join with: gradwire-run --join ", address, " -n N PROGRAM"));
   while (!coordinator.roster().finished || server.has_hosts()) {
     if (const auto signal = signals.next_that_ends()) {
       server.end(concat("gradwire-run --serve was ended by ", name_of_signal(*signal)));
@@ -43,7 +41,7 @@ int serve(const Options& options, const std::string& secret, SignalQueue& signal
     coordinator.step(kWait);
   }
   server.end("its last step was counted");
-  say("the job has ended: its last step was counted, and all hosts have left");
+  say_unless_it_waits("the job has ended: its last step was counted, and all hosts have left");
   return 0;
 }
 

@@ -2,10 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launch/store_access.h"
 
-#include <limits.h>
-#include <poll.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 
@@ -13,6 +9,7 @@
 #include "gradwire/base/strings.h"
 #include "launch/judgement.h"
 #include "launch/launch_error.h"
+#include "launch/say.h"
 
 namespace gradwire::launch {
 namespace {
@@ -20,16 +17,6 @@ namespace {
 constexpr Milliseconds kTryTime{4000};
 constexpr Milliseconds kTryAgain{100};
 constexpr Milliseconds kConnectTime{2000};
-
-// Writes a line to stderr, or nothing where the reader of stderr takes nothing: the thread of the store must not wait
-// for a pager.
-void say_unless_it_waits(const std::string& line) {
-  pollfd writable{STDERR_FILENO, POLLOUT, 0};
-  if (::poll(&writable, 1, 0) != 1 || (writable.revents & POLLOUT) == 0) return;
-  // A pipe that is writable takes PIPE_BUF bytes at once.
-  const auto bytes = std::min<std::size_t>(line.size(), PIPE_BUF);
-  [[maybe_unused]] const auto written = ::write(STDERR_FILENO, line.data(), bytes);
-}
 
 [[noreturn]] void refuse(const Refusal& refusal, const Error& problem) {
   throw LaunchError(kHostsFailedExit, concat(refusal.opening, ": ", problem.what(), refusal.advice));
@@ -40,7 +27,8 @@ void say_unless_it_waits(const std::string& line) {
 std::unique_ptr<TcpStore> serve_store(TcpStoreOptions options, const std::function<void(Milliseconds)>& pause,
                                       const ServeRefusals& refusals) {
   options.on_refusal = [](const std::string& sentence) {
-    say_unless_it_waits(concat("gradwire-run: ", sentence, "; give all hosts of the job the same --secret-file\n"));
+    // All clients wait while the thread of the store does.
+    say_unless_it_waits(concat(sentence, "; give all hosts of the job the same --secret-file"), Milliseconds(0));
   };
   const Deadline patience = Deadline::after(kTryTime);
   for (;;) {
