@@ -4,7 +4,6 @@
 
 #include <signal.h>
 
-#include <atomic>
 #include <exception>
 #include <string_view>
 
@@ -12,6 +11,7 @@
 #include "gradwire/membership/coordinator.h"
 #include "gradwire/membership/job_store.h"
 #include "launch/launch_error.h"
+#include "launch/patient_coordinator.h"
 #include "launch/say.h"
 
 namespace gradwire::launch {
@@ -65,11 +65,9 @@ int run_coordinator(const char* const* argv) noexcept {
     options.max = std::stoi(argv[5]);
     options.replay = argv[7];
     if (*argv[9] != '\0') options.slow = membership::slow_rule_of(argv[9]);
-    const std::atomic<bool> never{false};
-    membership::Coordinator(
-        membership::open_job_store(argv[2]),
-        coordinator_options(options, std::stoi(argv[6]), argv[3], std::chrono::milliseconds(std::stoll(argv[8]))))
-        .run(never);
+    PatientCoordinator(membership::open_job_store(argv[2]),
+                       coordinator_options(options, std::stoi(argv[6]), argv[3], Milliseconds(std::stoll(argv[8]))))
+        .run();
   } catch (const std::exception& error) {
     say_unless_it_waits(concat("the coordinator: ", error.what()));
   }

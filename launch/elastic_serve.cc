@@ -6,12 +6,12 @@
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
-#include "gradwire/membership/coordinator.h"
 #include "gradwire/membership/journal.h"
 #include "launch/elastic_coordinator.h"
 #include "launch/elastic_hosts.h"
 #include "launch/job.h"
 #include "launch/launch_error.h"
+#include "launch/patient_coordinator.h"
 #include "launch/rank_process.h"
 #include "launch/say.h"
 #include "launch/signals.h"
@@ -28,8 +28,8 @@ int serve(const Options& options, const std::string& secret, SignalQueue& signal
   std::map<std::string, std::string> contents;
   if (goes_on) contents = membership::restored_store(job.log);
   ElasticServer server(options.node, secret, contents);
-  membership::Coordinator coordinator(server.store(),
-                                      coordinator_options(job, options.ranks, job.log, options.node.heartbeat_timeout));
+  PatientCoordinator coordinator(server.store(),
+                                 coordinator_options(job, options.ranks, job.log, options.node.heartbeat_timeout));
   const std::string address = server.address();
   if (goes_on) say_unless_it_waits(concat("the elastic job at ", address, " goes on from its journal ", job.log));
   say_unless_it_waits(concat("hosts join with: gradwire-run --join ", address, " -n N PROGRAM"));

@@ -74,19 +74,21 @@ void Coordinator::publish() {
 }
 
 bool Coordinator::step(Milliseconds wait) {
-  const std::optional<std::string> event = log_.read(journal_.last_event() + 1, wait);
-  if (!event) {
-    look_for_the_dead();
-    return false;
+  if (!unfinished_) {
+    const std::optional<std::string> text = log_.read(journal_.last_event() + 1, wait);
+    if (!text) {
+      look_for_the_dead();
+      return false;
+    }
+    Unfinished begun{known_event_of(*text), late_members(roster()).size(), roster().unreachable};
+    journal_.append(journal_.last_event() + 1, *text);
+    unfinished_ = std::move(begun);
   }
-  const std::size_t late_before = late_members(roster()).size();
-  const std::vector<Unreachable> unreachable = roster().unreachable;
-  journal_.append(journal_.last_event() + 1, *event);
   publish();
-  set_deadlines(late_before);
-  if (const auto known = known_event_of(*event); known && std::holds_alternative<Slow>(*known))
-    tell_of(std::get<Slow>(*known));
-  if (!unreachable.empty() && roster().unreachable.empty()) tell_of(unreachable);
+  set_deadlines(unfinished_->late_before);
+  const Unfinished done = *std::exchange(unfinished_, std::nullopt);
+  if (done.event && std::holds_alternative<Slow>(*done.event)) tell_of(std::get<Slow>(*done.event));
+  if (!done.unreachable.empty() && roster().unreachable.empty()) tell_of(done.unreachable);
   return true;
 }
 
@@ -99,12 +101,12 @@ void Coordinator::set_deadlines(std::size_t late_before) {
   const std::size_t late = late_members(roster()).size();
   if (late == 0) {
     stall_ = Deadline::never();
-    const std::int64_t epoch = std::exchange(patient_epoch_, 0);
-    if (epoch > 0 && epoch == roster().epoch) store_->set(patience_key(epoch), "");
+    if (patient_epoch_ > 0 && patient_epoch_ == roster().epoch) store_->set(patience_key(patient_epoch_), "");
+    patient_epoch_ = 0;
   } else if (late != late_before || stall_.point() == Deadline::never().point()) {
+    store_->set(patience_key(roster().epoch), patience_text(options_.stall_timeout, concat(identity_, " ", ++waits_)));
     stall_ = Deadline::after(options_.stall_timeout);
     patient_epoch_ = roster().epoch;
-    store_->set(patience_key(patient_epoch_), patience_text(options_.stall_timeout, concat(identity_, " ", ++waits_)));
   }
 }
 

@@ -15,6 +15,7 @@
 #include "gradwire/membership/event_log.h"
 #include "gradwire/membership/host_watch.h"
 #include "gradwire/membership/journal.h"
+#include "gradwire/membership/records.h"
 #include "gradwire/membership/roster.h"
 #include "gradwire/membership/slow_ranks.h"
 #include "gradwire/store/store.h"
@@ -54,7 +55,8 @@ class Coordinator {
   Coordinator& operator=(const Coordinator&) = delete;
 
   // Handles one event, and waits for it up to `wait`. Without an event, looks for members that have died, and reports
-  // them as events. Returns whether there was an event. Throws what the journal and the store throw.
+  // them as events. Returns whether there was an event. Throws what the journal and the store throw; a later call goes
+  // on where that one failed.
   bool step(Milliseconds wait);
   // Handles events until `stop` is true. `stop` is looked at at least every 100 ms.
   void run(const std::atomic<bool>& stop);
@@ -63,6 +65,13 @@ class Coordinator {
   const Roster& roster() const noexcept { return journal_.roster(); }
 
  private:
+  // An event that is in the journal, until the store has what follows from it.
+  struct Unfinished {
+    std::optional<Event> event;            // empty: a text that is no event
+    std::size_t late_before = 0;           // set_deadlines()
+    std::vector<Unreachable> unreachable;  // Roster::unreachable before the event
+  };
+
   void publish();
   // Starts and ends the two waits below, after an event and at the beginning. `late_before`: the number of members
   // that kept another one waiting before the event.
@@ -78,6 +87,7 @@ class Coordinator {
   const std::string identity_;
   EventLog log_;
   Journal journal_;
+  std::optional<Unfinished> unfinished_;
   HostBeats beats_;
   Deadline next_host_look_ = Deadline::after(Milliseconds(0));
   Deadline first_wait_ = Deadline::never();

@@ -9,16 +9,20 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cctype>
 #include <filesystem>
 #include <fstream>
 #include <future>
+#include <limits>
 #include <span>
 #include <thread>
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/process_identity.h"
+#include "gradwire/base/strings.h"
 #include "gradwire/membership/member.h"
+#include "gradwire/store/forwarding_store.h"
 #include "gradwire/store/hash_store.h"
 #include "tests/support/ranks.h"
 
@@ -429,6 +433,56 @@ TEST_F(CoordinatorTest, ADiskThatIsFullLeavesTheJournalAsItWas) {
   EXPECT_EQ(journal.roster().epoch, 0);
   journal.append(2, to_text(Joined{"b", "1", "net"}));
   EXPECT_EQ(journal.roster().epoch, 1);
+}
+
+// Refuses one call, as a store on a full disk does.
+class RefusingStore final : public ForwardingStore {
+ public:
+  explicit RefusingStore(std::shared_ptr<Store> store) : ForwardingStore(std::move(store)) {}
+  void refuse_after(int calls) { calls_left_ = calls; }
+  bool has_refused() const { return calls_left_ < 0; }
+  std::shared_ptr<Store> clone() override { throw UnsupportedError("a store of a test"); }
+
+ private:
+  void forward(const std::function<void(Store& store)>& call) override {
+    if (calls_left_-- == 0) throw StoreError("the disk is full");
+    call(*underlying());
+  }
+  int calls_left_ = std::numeric_limits<int>::max();
+};
+
+// Whichever call fails: what follows from an event reaches the store.
+TEST_F(CoordinatorTest, ACallOfTheStoreThatFailsIsMadeAgain) {
+  const std::vector<std::string> keys = {epoch_key(1), epoch_key(2), lost_key(1), patience_key(1), admitted_key(5)};
+  // A member waits for the other one, which dies; a third one takes its place.
+  const auto joined = [] { return Joined{process_identity(), "1", "net"}; };
+  const std::vector<Event> story = {joined(), joined(), Ready{1, 1}, Died{2, "was killed"}, joined()};
+  std::vector<std::string> undisturbed;  // the journal, and the values of the keys
+  bool refuses = true;
+  for (int calls = -1; refuses; ++calls) {
+    const auto below = std::make_shared<HashStore>();
+    const auto store = std::make_shared<RefusingStore>(below);
+    CoordinatorOptions some = options(2, 3, 2);
+    some.journal = folder_ / concat("journal-", calls);
+    Coordinator coordinator(store, some);
+    for (const Event& event : story) EventLog(below).append(event);
+    if (calls >= 0) store->refuse_after(calls);
+    int failed = 0;
+    for (bool goes_on = true; goes_on;) {
+      try {
+        goes_on = coordinator.step(Milliseconds(0));
+      } catch (const StoreError&) {
+        ++failed;
+      }
+    }
+    refuses = calls < 0 || store->has_refused();
+    EXPECT_EQ(failed, calls >= 0 && refuses ? 1 : 0);
+    std::vector<std::string> found = {text_of(some.journal)};
+    for (const std::string& key : keys) found.push_back(below->check(std::span(&key, 1)) ? below->get(key) : "none");
+    if (calls < 0) undisturbed = found;
+    EXPECT_EQ(std::count(found.begin(), found.end(), "none"), 0);
+    EXPECT_EQ(found, undisturbed) << "call " << calls << " failed";
+  }
 }
 
 TEST_F(CoordinatorTest, DecisionsThatDoNotFollowFromTheEventsAreRefused) {

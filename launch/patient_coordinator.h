@@ -1,0 +1,42 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// The coordinator of an elastic job on a disk that may be full for a while.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "gradwire/base/deadline.h"
+#include "gradwire/membership/coordinator.h"
+#include "gradwire/membership/roster.h"
+#include "gradwire/store/store.h"
+
+namespace gradwire::launch {
+
+// A Coordinator that tries again when the journal or the store refuses something, and goes on where it was once they
+// take what it writes. Until then nothing is decided, and the job trains on with the members that it has. For one
+// thread.
+class PatientCoordinator final {
+ public:
+  // As Coordinator::Coordinator(). Throws StoreError too: a file that is no journal will not be one in a while.
+  PatientCoordinator(std::shared_ptr<Store> store, const membership::CoordinatorOptions& options);
+
+  // As Coordinator::step(). On a StoreError it tells (CoordinatorOptions::tell) what happened, once until it can go on,
+  // and returns false; calls within the next second only wait.
+  bool step(Milliseconds wait);
+  // Handles events for ever.
+  [[noreturn]] void run();
+  // As Coordinator::roster().
+  const membership::Roster& roster() const noexcept { return coordinator_.roster(); }
+
+ private:
+  void tell(const std::string& sentence) const;
+
+  const std::function<void(const std::string& sentence)> tell_;
+  membership::Coordinator coordinator_;
+  Deadline next_try_ = Deadline::after(Milliseconds(0));
+  bool told_ = false;  // of a refusal, after which no event was handled
+};
+
+}  // namespace gradwire::launch
