@@ -28,6 +28,13 @@ constexpr Milliseconds kTalk{1000};
 constexpr Milliseconds kMoment{50};
 // The user hears of a store that has not answered for so long since a talk was due.
 constexpr Milliseconds kSilence{1000};
+// How long the store may take for an answer: the heartbeat timeout has room for several questions.
+constexpr Milliseconds kLeastAnswerTime{1000};
+constexpr Milliseconds kAnswerTime{3000};
+// How long a host that leaves reads on in a long log of events.
+constexpr Milliseconds kLeaveTime{3000};
+// How long the hosts have to leave once the job has ended; less with a short heartbeat timeout.
+constexpr Milliseconds kHostsLeaveTime{10000};
 constexpr const char* kVersionKey = "job/version";
 constexpr const char* kIdKey = "job/id";  // set before the version
 
@@ -61,8 +68,8 @@ std::shared_ptr<Store> connect(const NodeOptions& node, const std::string& secre
       {.not_let_in = {concat("this host cannot join the job at ", address_of(node)), ""},
        .not_found = {concat("no elastic job was found at ", address_of(node)),
                      "; is it started with --elastic and --rendezvous, and does a firewall let that port through?"}}));
-  // So that the thread notices in time that nobody answers.
-  store->set_timeout(std::max(Milliseconds(1000), node.heartbeat_timeout / 3));
+  // So that the thread notices in time that nobody answers, and leave() does not wait long for the thread.
+  store->set_timeout(std::clamp(node.heartbeat_timeout / 3, kLeastAnswerTime, kAnswerTime));
   return store;
 }
 
@@ -90,11 +97,14 @@ bool ElasticServer::has_hosts() noexcept {
 void ElasticServer::end(const std::string& why) noexcept {
   try {
     store_->set(membership::kEndedKey, why);
-    const Deadline patience = Deadline::after(node_.heartbeat_timeout);
-    while (has_hosts() && !patience.expired()) std::this_thread::sleep_for(kMoment);
   } catch (const std::exception&) {
     // The hosts notice that the store is gone.
   }
+}
+
+void ElasticServer::wait_for_hosts(SignalQueue& signals) noexcept {
+  const Deadline patience = Deadline::after(std::min(node_.heartbeat_timeout, kHostsLeaveTime));
+  while (has_hosts() && !patience.expired() && !signals.next_that_ends()) std::this_thread::sleep_for(kMoment);
 }
 
 JoinedHost::JoinedHost(const NodeOptions& node, const std::string& secret, SignalQueue& signals)
@@ -224,7 +234,7 @@ std::string JoinedHost::leave() noexcept {
   lock.lock();
   if (watch_ == nullptr) return reason_;
   try {
-    const Deadline patience = Deadline::after(node_.heartbeat_timeout);
+    const Deadline patience = Deadline::after(std::min(node_.heartbeat_timeout, kLeaveTime));
     while (!silent_ && reason_.empty()) {
       watch_->look_for_the_dead(/*has_news=*/true);
       if (watch_->has_read_all() || patience.expired()) break;

@@ -38,8 +38,11 @@ class ElasticServer final {
   std::string place() const;
   // Whether a host that joined still takes part. Never throws.
   bool has_hosts() noexcept;
-  // Tells the hosts that the job has ended, and why. Waits until they have left, or for the heartbeat timeout.
+  // Tells the hosts that the job has ended, and why. Call wait_for_hosts() afterwards.
   void end(const std::string& why) noexcept;
+  // Waits until the hosts have left, up to 10 s and up to the heartbeat timeout. A signal that ends the job ends the
+  // wait.
+  void wait_for_hosts(SignalQueue& signals) noexcept;
 
  private:
   const NodeOptions& node_;
@@ -77,7 +80,7 @@ class JoinedHost final {
   // A process of this host has ended: looks now whether it was a member. Does not block.
   void on_death();
   // No process of this host will come again. Ends the thread, reports the last deaths, and returns why the ranks had to
-  // stop; empty when they had not.
+  // stop; empty when they had not. Where the store does not answer, it waits a few seconds.
   std::string leave() noexcept;
   // As HostWatch::why_dropped(), once leave() has returned; empty for nothing.
   const std::string& why_dropped() const noexcept { return why_dropped_; }

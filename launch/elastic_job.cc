@@ -156,14 +156,20 @@ int run_elastic(const Options& options, const std::string& secret, SignalQueue& 
     const std::string journal = elastic.journal;
     view.elastic = std::move(elastic);
     const auto epochs = [&](std::int64_t number) { return epoch_of_journal(journal, number); };
-    return supervise(options, signals, folder, front_fd, std::move(job), view, epochs, [&](const JobOutcome& outcome) {
+    const auto finish = [&](const JobOutcome& outcome) {
       std::string text = report_of(options, outcome);
       if (server != nullptr) server->end(text.empty() ? "its last step was counted" : last_line(text));
       return std::pair(outcome.exit_code(), text);
-    });
+    };
+    const int code = supervise(options, signals, folder, front_fd, std::move(job), view, epochs, finish);
+    if (server != nullptr) server->wait_for_hosts(signals);
+    return code;
   } catch (const Error& error) {
     // The other hosts hear why, and do not have to wait until the silence is long enough.
-    if (server != nullptr) server->end(error.what());
+    if (server != nullptr) {
+      server->end(error.what());
+      server->wait_for_hosts(signals);
+    }
     throw;
   }
 }

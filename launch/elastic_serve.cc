@@ -36,11 +36,13 @@ int serve(const Options& options, const std::string& secret, SignalQueue& signal
   while (!coordinator.roster().finished || server.has_hosts()) {
     if (const auto signal = signals.next_that_ends()) {
       server.end(concat("gradwire-run --serve was ended by ", name_of_signal(*signal)));
+      server.wait_for_hosts(signals);
       return 128 + *signal;
     }
     coordinator.step(kWait);
   }
   server.end("its last step was counted");
+  server.wait_for_hosts(signals);
   say_unless_it_waits("the job has ended: its last step was counted, and all hosts have left");
   return 0;
 }

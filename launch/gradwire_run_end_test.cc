@@ -14,6 +14,7 @@
 
 #include "gradwire/base/strings.h"
 #include "launch/launcher_fixture_internal.h"
+#include "launch/rank_environment.h"
 
 namespace gradwire::launch {
 namespace {
@@ -266,6 +267,53 @@ TEST_F(LauncherEndTest, ASecondInterruptKills) {
   const auto result = finish();
   EXPECT_EQ(result.exit_code, 128 + SIGINT);
   EXPECT_TRUE(says(result, "ranks 0, 1: killed by gradwire-run")) << result.err;
+}
+
+// A host of an elastic job over several, whose heartbeat timeout is far longer than the guards of these tests.
+class ElasticHostEndTest : public LauncherEndTest {
+ protected:
+  std::vector<std::string> words(const std::vector<std::string>& options, const std::string& script) const {
+    std::vector<std::string> words = options;
+    for (const char* word : {"-n", "1", "--heartbeat-timeout", "1000", "/bin/sh", "-c"}) words.emplace_back(word);
+    words.push_back(script);
+    return words;
+  }
+  void wait_for_error(const std::string& text) const {
+    const auto end = std::chrono::steady_clock::now() + kGuard;
+    while (read_file(scratch("stderr")).find(text) == std::string::npos) {
+      ASSERT_LT(std::chrono::steady_clock::now(), end) << "no '" << text << "' in " << read_file(scratch("stderr"));
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+  }
+
+  const std::string address_ = concat("127.0.0.1:", find_free_port(PortScope::loopback));
+};
+
+TEST_F(ElasticHostEndTest, AHostWhoseStoreDoesNotAnswerEndsAllTheSame) {
+  const auto server =
+      launch("server", {"--serve", address_, "--elastic", "1:2", "--membership-log", scratch("journal")});
+  server.wait_for("hosts join with");
+  start(words({"--join", address_}, "echo up; exec sleep 1000"));
+  wait_for_output("up");
+  server.signal(SIGSTOP);
+  signal_launcher(SIGINT);
+  EXPECT_EQ(finish_killed(), 128 + SIGINT);
+  wait_for_error("interrupted by SIGINT");
+}
+
+TEST_F(ElasticHostEndTest, TheReportDoesNotWaitForHostsThatDoNotLeave) {
+  start(words({"--elastic", "1:2", "--rendezvous", address_}, "echo up; exec sleep 1000"));
+  wait_for_output("up");
+  auto joined = launch("joined", words({"--join", address_}, "echo keeper-$PPID-; exec sleep 1000"));
+  joined.wait_for("keeper-");
+  const pid_t keeper = number_after(joined.out(), "keeper-");
+  ASSERT_EQ(::kill(keeper, SIGSTOP), 0);
+  signal_launcher(SIGINT);
+  wait_for_error("interrupted by SIGINT");
+  signal_launcher(SIGINT);
+  EXPECT_EQ(finish_killed(), 128 + SIGINT);
+  ASSERT_EQ(::kill(keeper, SIGKILL), 0);
+  joined.finish();
 }
 
 TEST_F(LauncherEndTest, TimeoutEndsTheJob) {
