@@ -9,9 +9,12 @@
 
 #include <span>
 #include <string_view>
+#include <utility>
 
 #include "gradwire/base/error.h"
+#include "gradwire/base/log.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/optim/gradient_agreement_internal.h"
 #include "gradwire/optim/param_groups_internal.h"
 #include "gradwire/process_group/flat_tensors_internal.h"
 #include "gradwire/process_group/init.h"
@@ -21,6 +24,8 @@ namespace {
 
 constexpr std::size_t kMessageBytes = std::size_t{25} << 20;
 constexpr const char* kStep = "step";
+constexpr const char* kPeriodic = "PeriodicModelAverager";
+constexpr const char* kHierarchical = "HierarchicalModelAverager";
 
 std::shared_ptr<ProcessGroup> or_default(std::shared_ptr<ProcessGroup> group) {
   return group != nullptr ? std::move(group) : default_group();
@@ -35,6 +40,14 @@ std::int64_t require_positive(std::int64_t period) {
   if (period < 1)
     throw InvalidArgument(concat("PeriodicModelAverager: the period is ", period, "; it must be 1 or more."));
   return period;
+}
+
+// Averages those of `parameters` that have a gradient. `told`: whether the user knows that there may be none.
+void average_at(std::string_view who, const std::vector<at::Tensor>& parameters,
+                const std::shared_ptr<ProcessGroup>& group, std::int64_t step, bool& told) {
+  if (internal::average_with_gradients(who, parameters, group, step) || std::exchange(told, true)) return;
+  log::warn(concat(who, ": no parameter has a gradient at step ", step,
+                   ", so nothing is averaged; clear the gradients after the average, not before it."));
 }
 
 // One message: parameters of one type and device.
@@ -87,22 +100,20 @@ void average_parameters(const std::vector<at::Tensor>& parameters, const std::sh
 PeriodicModelAverager::PeriodicModelAverager(std::int64_t period, std::int64_t warm_up,
                                              std::shared_ptr<ProcessGroup> group)
     : period_(require_positive(period)),
-      warm_up_(require_not_negative("PeriodicModelAverager", "warm_up", warm_up)),
+      warm_up_(require_not_negative(kPeriodic, "warm_up", warm_up)),
       group_(or_default(std::move(group))) {}
 
 void PeriodicModelAverager::average_parameters(const std::vector<at::Tensor>& parameters) {
   if (step_ >= warm_up_ && (step_ - warm_up_) % period_ == 0)
-    gradwire::average_parameters(parameters_to_average(parameters), group_);
+    average_at(kPeriodic, parameters, group_, step_, told_of_no_gradients_);
   ++step_;
 }
 
-void PeriodicModelAverager::set_step(std::int64_t step) {
-  step_ = require_not_negative("PeriodicModelAverager", "the step", step);
-}
+void PeriodicModelAverager::set_step(std::int64_t step) { step_ = require_not_negative(kPeriodic, "the step", step); }
 
 HierarchicalModelAverager::HierarchicalModelAverager(const std::vector<Level>& levels, std::int64_t warm_up,
                                                      std::shared_ptr<ProcessGroup> group)
-    : warm_up_(require_not_negative("HierarchicalModelAverager", "warm_up", warm_up)) {
+    : warm_up_(require_not_negative(kHierarchical, "warm_up", warm_up)) {
   const std::shared_ptr<ProcessGroup> all = or_default(std::move(group));
   if (levels.empty()) throw InvalidArgument("HierarchicalModelAverager got no levels; give periods and group sizes.");
   std::int64_t before = 0;
@@ -137,12 +148,12 @@ std::shared_ptr<ProcessGroup> HierarchicalModelAverager::group_at(std::int64_t s
 
 void HierarchicalModelAverager::average_parameters(const std::vector<at::Tensor>& parameters) {
   const std::shared_ptr<ProcessGroup> group = group_at(step_);
-  if (group != nullptr) gradwire::average_parameters(parameters_to_average(parameters), group);
+  if (group != nullptr) average_at(kHierarchical, parameters, group, step_, told_of_no_gradients_);
   ++step_;
 }
 
 void HierarchicalModelAverager::set_step(std::int64_t step) {
-  step_ = require_not_negative("HierarchicalModelAverager", "the step", step);
+  step_ = require_not_negative(kHierarchical, "the step", step);
 }
 
 }  // namespace gradwire

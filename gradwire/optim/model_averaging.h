@@ -17,7 +17,9 @@
 
 namespace gradwire {
 
-// Returns the parameters that have a gradient, in their order. The second form takes the parameters of all groups.
+// Returns the parameters that have a gradient, in their order. The second form takes the parameters of all groups. Does
+// not communicate: a program that averages these itself sees to it that they are the same on all ranks, as the
+// averagers below do.
 std::vector<at::Tensor> parameters_to_average(const std::vector<at::Tensor>& parameters);
 std::vector<at::Tensor> parameters_to_average(const std::vector<torch::optim::OptimizerParamGroup>& groups);
 
@@ -37,9 +39,14 @@ void average_parameters(const std::vector<at::Tensor>& parameters,
 class ModelAverager {
  public:
   virtual ~ModelAverager() = default;
-  // Ends a step of training; call it once a step, after the optimizer's step, on all ranks. Counts the step. At the
-  // steps that the averager chooses, averages those of `parameters` that have a gradient (collective). Throws the
-  // errors of gradwire::average_parameters(); the step is not counted then.
+  // Ends a step of training; call it once a step, after the optimizer's step, on all ranks, with all parameters. Counts
+  // the step. At the steps that the averager chooses, averages those of `parameters` that have a gradient (collective).
+  // Throws the errors of gradwire::average_parameters(); the step is not counted then.
+  //
+  // PeriodicModelAverager and HierarchicalModelAverager first compare the step and the parameters that have a gradient
+  // over the ranks that average, in an all-gather of two numbers. They throw a MismatchError on these ranks, and
+  // average nothing, when one rank is at another step, has gradients of other parameters, or has none. When no rank has
+  // any, nothing is averaged, and a warning in the log says so once.
   virtual void average_parameters(const std::vector<at::Tensor>& parameters) = 0;
   // Returns the number of steps so far. set_step() sets this number when a run continues from a checkpoint, and throws
   // InvalidArgument for a number below 0.
@@ -73,6 +80,7 @@ class PeriodicModelAverager final : public ModelAverager {
   const std::int64_t warm_up_;
   const std::shared_ptr<ProcessGroup> group_;
   std::int64_t step_ = 0;
+  bool told_of_no_gradients_ = false;
 };
 
 // Averages in groups of several sizes; larger groups average more rarely. With the levels {{2, 4}, {8, 16}}, every 4
@@ -104,6 +112,7 @@ class HierarchicalModelAverager final : public ModelAverager {
   const std::int64_t warm_up_;
   std::vector<std::pair<std::int64_t, std::shared_ptr<ProcessGroup>>> groups_;  // periods rise
   std::int64_t step_ = 0;
+  bool told_of_no_gradients_ = false;
 };
 
 }  // namespace gradwire

@@ -3,6 +3,7 @@
 #include "gradwire/optim/model_averaging.h"
 
 #include "gradwire/base/error.h"
+#include "gradwire/base/log.h"
 #include "gradwire/hooks/post_local_sgd_hook.h"
 #include "gradwire/optim/optim_test_support.h"
 #include "gradwire/optim/post_local_sgd_optimizer.h"
@@ -134,6 +135,110 @@ TEST(AveragerErrors, RanksWithOtherGradientsAreFound) {
     PeriodicModelAverager averager(1, 0, group);
     EXPECT_THROW(averager.average_parameters(parameters), MismatchError);
   });
+}
+
+using Averagers = std::vector<std::pair<std::string, std::function<std::unique_ptr<ModelAverager>()>>>;
+
+// Averagers over two ranks that average at steps 0, 2, 4, ...
+Averagers averagers_of(const std::shared_ptr<ProcessGroup>& group) {
+  return {{"PeriodicModelAverager", [group] { return std::make_unique<PeriodicModelAverager>(2, 0, group); }},
+          {"HierarchicalModelAverager", [group] {
+             return std::make_unique<HierarchicalModelAverager>(std::vector<Level>{{2, 2}}, 0, group);
+           }}};
+}
+
+std::string mismatch_of(ModelAverager& averager, const std::vector<at::Tensor>& parameters) {
+  const auto before = values_of(parameters);
+  const std::int64_t step = averager.step();
+  try {
+    averager.average_parameters(parameters);
+  } catch (const MismatchError& error) {
+    expect_same_bits(values_of(parameters), before, "nothing was averaged");
+    EXPECT_EQ(averager.step(), step);
+    return error.what();
+  }
+  return "no MismatchError";
+}
+
+// Two parameters of one size and dtype, so that messages of one and of the other have as many bytes.
+std::vector<at::Tensor> two_alike(int rank) {
+  std::vector<at::Tensor> parameters{at::full({8, 8}, rank, at::kFloat), at::full({8, 8}, 10 + rank, at::kFloat)};
+  for (at::Tensor& parameter : parameters) parameter.requires_grad_();
+  return parameters;
+}
+
+void give_gradient(const at::Tensor& parameter) { parameter.mutable_grad() = at::zeros_like(parameter); }
+
+TEST(AveragerErrors, RanksWithGradientsOfDifferentParametersOfOneSizeAreFound) {
+  run_ranks({"threads"}, 2, [](int rank, const std::shared_ptr<ProcessGroup>& group) {
+    for (const auto& [name, make] : averagers_of(group)) {
+      const auto averager = make();
+      const auto parameters = two_alike(rank);
+      give_gradient(parameters[static_cast<std::size_t>(rank)]);
+      const std::string error = mismatch_of(*averager, parameters);
+      EXPECT_NE(error.find(name + " at step 0: parameter number 0 (Float [8, 8]) has a gradient on rank 0 and none on "
+                                  "rank 1"),
+                std::string::npos)
+          << error;
+      // The group is still good.
+      for (const at::Tensor& parameter : parameters) give_gradient(parameter);
+      averager->average_parameters(parameters);
+      EXPECT_TRUE(parameters[0].eq(0.5).all().item<bool>());
+      EXPECT_TRUE(parameters[1].eq(10.5).all().item<bool>());
+    }
+  });
+}
+
+// As after a batch that was empty on one rank.
+TEST(AveragerErrors, ARankWithoutGradientsIsFoundAtThisAverage) {
+  run_ranks({"threads"}, 2, [](int rank, const std::shared_ptr<ProcessGroup>& group) {
+    for (const auto& [name, make] : averagers_of(group)) {
+      const auto averager = make();
+      const auto parameters = two_alike(rank);
+      if (rank == 0) give_gradient(parameters[1]);
+      const std::string error = mismatch_of(*averager, parameters);
+      EXPECT_NE(error.find("parameter number 1 (Float [8, 8]) has a gradient on rank 0 and none on rank 1"),
+                std::string::npos)
+          << error;
+      EXPECT_NE(error.find("Rank 1 has no gradients at all"), std::string::npos) << error;
+    }
+  });
+}
+
+TEST(AveragerErrors, RanksAtDifferentStepsAreFound) {
+  run_ranks({"threads"}, 2, [](int rank, const std::shared_ptr<ProcessGroup>& group) {
+    for (const auto& [name, make] : averagers_of(group)) {
+      const auto averager = make();
+      averager->set_step(rank == 0 ? 2 : 4);
+      const auto parameters = two_alike(rank);
+      for (const at::Tensor& parameter : parameters) give_gradient(parameter);
+      const std::string error = mismatch_of(*averager, parameters);
+      EXPECT_NE(error.find(name + ": rank 0 averages at step 2 and rank 1 at step 4"), std::string::npos) << error;
+    }
+  });
+}
+
+TEST(PeriodicAverager, WithoutAnyGradientNothingIsAveragedAndAWarningSaysSoOnce) {
+  log::set_level(log::Level::warn);
+  ::testing::internal::CaptureStderr();
+  run_ranks({"threads"}, 2, [](int rank, const std::shared_ptr<ProcessGroup>& group) {
+    for (const auto& [name, make] : averagers_of(group)) {
+      const auto averager = make();
+      const auto parameters = two_alike(rank);
+      for (int step = 0; step < 3; ++step) averager->average_parameters(parameters);
+      EXPECT_EQ(averager->step(), 3) << name;
+      EXPECT_TRUE(parameters[0].eq(rank).all().item<bool>()) << name;
+    }
+  });
+  log::set_level(log::Level::off);
+  const std::string lines = ::testing::internal::GetCapturedStderr();
+  for (const std::string name : {"PeriodicModelAverager", "HierarchicalModelAverager"}) {
+    const std::string warning = name + ": no parameter has a gradient at step 0, so nothing is averaged";
+    int count = 0;
+    for (auto at = lines.find(warning); at != std::string::npos; at = lines.find(warning, at + 1)) ++count;
+    EXPECT_EQ(count, 2) << "one on each rank, in: " << lines;
+  }
+  EXPECT_EQ(lines.find("at step 2"), std::string::npos) << lines;
 }
 
 // DDP with the hook against the algorithm written out: four ranks in two subgroups, warm-up of 3 steps, every second

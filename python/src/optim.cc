@@ -10,6 +10,7 @@
 #include "gradwire/ddp/grad_bucket.h"
 #include "gradwire/hooks/averaged_bucket_internal.h"
 #include "gradwire/hooks/wrapper_internal.h"
+#include "gradwire/optim/gradient_agreement_internal.h"
 #include "gradwire/optim/model_averaging.h"
 #include "gradwire/optim/param_groups_internal.h"
 #include "gradwire/optim/partition_internal.h"
@@ -81,6 +82,14 @@ void bind_optim(py::module_& module) {
         average_parameters(parameters, group);
       },
       py::arg("parameters"), py::arg("group"), Unlocked(), "Collective: parameters become means over the ranks.");
+  optim.def(
+      "average_with_gradients",
+      [](const std::string& who, const Tensors& parameters, const std::shared_ptr<ProcessGroup>& group,
+         std::int64_t step) { return internal::average_with_gradients(who, parameters, group, step); },
+      py::arg("who"), py::arg("parameters"), py::arg("group"), py::arg("step"), Unlocked(),
+      "Collective: the parameters with a gradient become means; MismatchError on all ranks when ranks differ in step "
+      "or "
+      "gradients. Returns whether there were any.");
   optim.def(
       "make_hook_then_bucket",
       [](const std::string& name, std::shared_ptr<CommHook> inner, py::object callable) -> std::shared_ptr<CommHook> {

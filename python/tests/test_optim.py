@@ -20,6 +20,7 @@ from gradwire.distributed.algorithms import Join, Joinable, JoinHook
 from gradwire.distributed.algorithms.ddp_comm_hooks import ddp_zero_hook, default_hooks
 from gradwire.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
 from gradwire.distributed.algorithms.model_averaging.hierarchical_model_averager import HierarchicalModelAverager
+from gradwire.distributed.algorithms.model_averaging.utils import average_parameters_or_parameter_groups
 from gradwire.distributed.optim import ZeroRedundancyOptimizer
 from gradwire.nn.parallel import DistributedDataParallel
 
@@ -503,3 +504,54 @@ def test_periodic_averaging_finds_ranks_with_other_parameters(ranks):
 
     ranks(2, body)
     assert all(isinstance(error, dist.DistError) for error in ranks.errors)
+
+
+def averagers_at_each_second_step(group):
+    return [PeriodicModelAverager(2, 0, group), HierarchicalModelAverager({2: 2}, 0, group)]
+
+
+@pytest.mark.parametrize("kind", [0, 1])
+@pytest.mark.parametrize("none_on_rank_1", [False, True])
+def test_averagers_find_ranks_with_gradients_of_other_parameters(ranks, kind, none_on_rank_1):
+    def body(group):
+        parameters = [nn.Parameter(torch.full((8, 8), float(group.rank()))) for _ in range(2)]
+        if group.rank() == 0 or not none_on_rank_1:
+            parameters[group.rank()].grad = torch.zeros(8, 8)
+        averager = averagers_at_each_second_step(group)[kind]
+        with pytest.raises(dist.MismatchError, match="has a gradient on rank 0 and none on rank 1"):
+            averager.average_parameters([{"params": parameters}])
+        assert averager.step == 0
+        with pytest.raises(dist.MismatchError, match="has a gradient on rank 0 and none on rank 1"):
+            average_parameters_or_parameter_groups(parameters, group)
+        assert all((parameter == group.rank()).all() for parameter in parameters)
+        for parameter in parameters:
+            parameter.grad = torch.zeros(8, 8)
+        averager.average_parameters(parameters)
+        return [parameter.mean().item() for parameter in parameters]
+
+    assert ranks.all_well(2, body) == [[0.5, 0.5]] * 2
+
+
+@pytest.mark.parametrize("kind", [0, 1])
+def test_averagers_find_ranks_at_other_steps(ranks, kind):
+    def body(group):
+        parameter = nn.Parameter(torch.ones(3))
+        parameter.grad = torch.zeros(3)
+        averager = averagers_at_each_second_step(group)[kind]
+        averager.step = 2 + 2 * group.rank()
+        with pytest.raises(dist.MismatchError, match="rank 0 averages at step 2 and rank 1 at step 4"):
+            averager.average_parameters([parameter])
+
+    ranks.all_well(2, body)
+
+
+def test_an_average_without_any_gradient_warns_and_counts(ranks):
+    def body(group):
+        parameter = nn.Parameter(torch.full((3,), float(group.rank())))
+        averager = PeriodicModelAverager(1, 0, group)
+        averager.average_parameters([parameter])
+        assert averager.step == 1
+        assert (parameter == group.rank()).all()
+
+    with pytest.warns(UserWarning, match="no parameter has a gradient"):
+        ranks.all_well(2, body)

@@ -3,18 +3,30 @@
 """When models are averaged."""
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from typing import Any, Iterable
 
 import torch
 
+from gradwire import _C
 from gradwire._C import ProcessGroup
 from gradwire._errors import InvalidArgument
-from gradwire.distributed.algorithms.model_averaging.utils import average_parameters_or_parameter_groups
+from gradwire.distributed._groups import _resolve
+from gradwire.distributed.algorithms.model_averaging.utils import listed
 
 __all__ = ["ModelAverager", "PeriodicModelAverager"]
 
 Parameters = Iterable[torch.nn.Parameter] | Iterable[dict[str, Any]]
+
+
+def average_at(averager: ModelAverager, params: Parameters, group: ProcessGroup | None) -> None:
+    """Averages those that have a gradient, when all ranks are at this step and have gradients of the same ones."""
+    name = type(averager).__name__
+    if not _C.optim.average_with_gradients(name, listed(params), _resolve(group), averager.step):
+        warnings.warn(
+            f"{name}: no parameter has a gradient at an average, so nothing is averaged; clear the gradients after the "
+            "average, not before it.", stacklevel=3)
 
 
 class ModelAverager(ABC):
@@ -53,7 +65,11 @@ class PeriodicModelAverager(ModelAverager):
         self.warmup_steps = warmup_steps
 
     def average_parameters(self, params: Parameters) -> None:
-        """params: parameters, or an optimizer's groups of them; those without gradient are skipped."""
+        """params: all parameters, or an optimizer's groups of them; those without gradient are skipped.
+
+        Raises MismatchError on all ranks, and averages nothing, when ranks are at other steps or have gradients of other
+        parameters.
+        """
         if self.step >= self.warmup_steps and (self.step - self.warmup_steps) % self.period == 0:
-            average_parameters_or_parameter_groups(params, self.process_group)
+            average_at(self, params, self.process_group)
         self.step += 1

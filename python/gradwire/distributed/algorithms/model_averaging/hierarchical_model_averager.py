@@ -8,8 +8,7 @@ from typing import Mapping
 from gradwire._C import ProcessGroup
 from gradwire._errors import InvalidArgument, UnsupportedError
 from gradwire.distributed._groups import _resolve
-from gradwire.distributed.algorithms.model_averaging.averagers import ModelAverager, Parameters
-from gradwire.distributed.algorithms.model_averaging.utils import average_parameters_or_parameter_groups
+from gradwire.distributed.algorithms.model_averaging.averagers import ModelAverager, Parameters, average_at
 
 __all__ = ["HierarchicalModelAverager"]
 
@@ -64,9 +63,12 @@ class HierarchicalModelAverager(ModelAverager):
         return self.period_process_group_dict[max(due)] if due else None
 
     def average_parameters(self, params: Parameters) -> None:
-        """params: parameters, or an optimizer's groups of them; those without gradient are skipped."""
+        """params: all parameters, or an optimizer's groups of them; those without gradient are skipped.
+
+        Raises MismatchError on the ranks that average, as PeriodicModelAverager.
+        """
         if self.step >= self.warmup_steps:
             group = self._find_process_group()
             if group is not None:
-                average_parameters_or_parameter_groups(params, group)
+                average_at(self, params, group)
         self.step += 1

@@ -41,5 +41,9 @@ def average_parameters(params: Iterable[torch.nn.Parameter], process_group: Proc
 def average_parameters_or_parameter_groups(
     params: Iterable[torch.nn.Parameter] | Iterable[dict[str, Any]], process_group: ProcessGroup | None = None
 ) -> None:
-    """average_parameters() of those that have a gradient."""
-    average_parameters(get_params_to_average(params), process_group)
+    """average_parameters() of those that have a gradient, which must be the same on all ranks: MismatchError otherwise.
+
+    params: all parameters. A rank without any gradient makes the call too.
+    """
+    _C.optim.average_with_gradients(
+        "average_parameters_or_parameter_groups()", listed(params), _resolve(process_group), 0)
