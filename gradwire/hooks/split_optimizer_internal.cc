@@ -19,6 +19,7 @@
 
 #include "gradwire/base/error.h"
 #include "gradwire/ddp/archive_bytes_internal.h"
+#include "gradwire/hooks/replaced_state_internal.h"
 
 namespace gradwire::internal {
 namespace {
@@ -79,6 +80,20 @@ void for_each_state(Optimizer& optimizer, const Visit& visit) {
   }
 }
 
+// The reverse of large_tensors_of(): puts `tensors` in the place of the placeholders.
+void put_in_place(Optimizer& optimizer, const std::vector<at::Tensor>& tensors) {
+  auto next = tensors.begin();
+  for_each_state(optimizer, [&](void*, OptimizerParamState& state) {
+    for (at::Tensor* const tensor : tensors_of(state)) {
+      if (!is_placeholder(*tensor)) continue;
+      if (next == tensors.end() || next->nbytes() != tensor->nbytes())
+        throw InternalError("the tensors of an optimizer are not those of its archive");
+      *tensor = next++->view(tensor->scalar_type()).view(tensor->sizes());
+    }
+  });
+  if (next != tensors.end()) throw InternalError("an optimizer's archive has fewer tensors than came with it");
+}
+
 }  // namespace
 
 std::vector<at::Tensor*> tensors_of(OptimizerParamState& state) {
@@ -129,17 +144,10 @@ SplitOptimizer split_optimizer(Optimizer& optimizer) {
 void load_split(Optimizer& optimizer, std::string_view archive, const std::vector<at::Tensor>& tensors) {
   const c10::NoGradGuard no_grad;
   torch::serialize::InputArchive read = read_archive(archive);
-  optimizer.load(read);
-  auto next = tensors.begin();
-  for_each_state(optimizer, [&](void*, OptimizerParamState& state) {
-    for (at::Tensor* const tensor : tensors_of(state)) {
-      if (!is_placeholder(*tensor)) continue;
-      if (next == tensors.end() || next->nbytes() != tensor->nbytes())
-        throw InternalError("the tensors of an optimizer are not those of its archive");
-      *tensor = next++->view(tensor->scalar_type()).view(tensor->sizes());
-    }
+  replace_state(optimizer, [&] {
+    optimizer.load(read);
+    put_in_place(optimizer, tensors);
   });
-  if (next != tensors.end()) throw InternalError("an optimizer's archive has fewer tensors than came with it");
 }
 
 }  // namespace gradwire::internal

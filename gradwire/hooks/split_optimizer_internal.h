@@ -28,9 +28,9 @@ struct SplitOptimizer {
 // `optimizer` is changed meanwhile, and is as before afterwards. Throws what its save() throws.
 SplitOptimizer split_optimizer(torch::optim::Optimizer& optimizer);
 
-// Puts what split_optimizer() returned in the place of the state of `optimizer`, which keeps `tensors`. They have the
-// dtypes and sizes of those of split_optimizer(), or as many bytes in one row. Throws what load() throws; InternalError
-// when the tensors are not those of the archive.
+// Puts what split_optimizer() returned in the place of the whole state of `optimizer`, which keeps `tensors`. They have
+// the dtypes and sizes of those of split_optimizer(), or as many bytes in one row. Throws what load() throws;
+// InternalError when the tensors are not those of the archive. The state from before stays then.
 void load_split(torch::optim::Optimizer& optimizer, std::string_view archive, const std::vector<at::Tensor>& tensors);
 
 }  // namespace gradwire::internal

@@ -115,6 +115,22 @@ TEST_P(SplitOptimizerTest, GoesOnWithTheSameBits) {
   }
 }
 
+// A rank that has stepped takes the state of one that has not.
+TEST_P(SplitOptimizerTest, TheStateOfAnOptimizerThatHasNotSteppedReplacesAnother) {
+  const std::vector<at::Tensor> parameters = parameters_of(1), others = parameters_of(1);
+  const auto optimizer = GetParam().make(parameters), other = GetParam().make(others);
+  const SplitOptimizer parts = split_optimizer(*optimizer);
+  step(*other, others, 20);
+  load_split(*other, parts.archive, arrived(parts.tensors));
+  EXPECT_EQ(other->state().size(), optimizer->state().size());
+  copy_values(parameters, others);
+  for (int i = 0; i < 2; ++i) {
+    step(*optimizer, parameters, 40 + i);
+    step(*other, others, 40 + i);
+  }
+  for (std::size_t i = 0; i < parameters.size(); ++i) EXPECT_TRUE(others[i].equal(parameters[i])) << "parameter " << i;
+}
+
 TEST_P(SplitOptimizerTest, LargeContiguousTensorsAreNotCopied) {
   const std::vector<at::Tensor> parameters = parameters_of(1);
   const auto optimizer = GetParam().make(parameters);
@@ -146,7 +162,14 @@ TEST(SplitOptimizer, OtherTensorsThanTheArchivesAreRefused) {
   for (const auto& tensors : std::vector<std::vector<at::Tensor>>{
            {}, {parts.tensors[0]}, {parts.tensors[0], short_one}, {short_one, short_one, short_one}}) {
     EXPECT_THROW(load_split(adam, parts.archive, tensors), InternalError) << tensors.size();
+    ASSERT_EQ(adam.state().size(), 3U) << "the state from before stays";
+    const SplitOptimizer after = split_optimizer(adam);
+    ASSERT_EQ(after.tensors.size(), 2U);
+    for (std::size_t i = 0; i < 2; ++i) EXPECT_TRUE(after.tensors[i].is_alias_of(parts.tensors[i])) << i;
   }
+  torch::optim::Adam of_fewer({random_tensor({3}, 1).requires_grad_()}, 0.01);
+  EXPECT_ANY_THROW(load_split(adam, split_optimizer(of_fewer).archive, {}));
+  EXPECT_EQ(adam.state().size(), 3U);
 }
 
 // Its state is not one of each parameter, and stays in the archive.

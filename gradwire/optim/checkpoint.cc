@@ -27,6 +27,7 @@
 #include "gradwire/ddp/hook_state.h"
 #include "gradwire/ddp/replica_sync_internal.h"
 #include "gradwire/ddp/shared_error_internal.h"
+#include "gradwire/hooks/replaced_state_internal.h"
 #include "gradwire/optim/file_sum_internal.h"
 #include "gradwire/optim/zero_redundancy_optimizer.h"
 
@@ -286,10 +287,12 @@ struct Checkpoint::Parts {
     // The optimizer first: where its groups differ, nothing has changed.
     InputArchive part;
     archive.read("optimizer", part);
-    optimizer.load(part);
     InputArchive model;
     archive.read("model", model);
-    ddp.load(model);
+    internal::replace_state(optimizer, [&] {
+      optimizer.load(part);
+      ddp.load(model);
+    });
     if (!bucket_order.empty() && ddp.iterations() == 0) ddp.set_bucket_order(bucket_order);
     const auto& own = ddp.comm_hook();
     if (own != nullptr && own->identity() == hook) own->load_state_dict(state_for(*ddp.process_group(), memory_now));

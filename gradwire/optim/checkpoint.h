@@ -83,6 +83,9 @@ class Checkpoint {
   // hosts, the mean is over the first ranks of the hosts, which alone have a memory; so it is on as many ranks that are
   // otherwise distributed over hosts.
   //
+  // What module and optimizer have learned since, in objects that have trained, is forgotten: a parameter of which the
+  // checkpoint has no state has none afterwards.
+  //
   // Throws InvalidArgument, and has changed nothing, when the parameters and buffers of the module have other names,
   // sizes or dtypes than the saved ones; when the module is on several devices; when the optimizer is of another class;
   // and when the hook is another one and `other` is OtherHook::refuse. Throws c10::Error when the optimizer has other

@@ -14,6 +14,7 @@
 #include "gradwire/hooks/registry.h"
 #include "gradwire/optim/file_sum_internal.h"
 #include "gradwire/optim/optim_test_support.h"
+#include "gradwire/optim/post_local_sgd_optimizer.h"
 #include "gradwire/optim/zero_hook.h"
 #include "gradwire/optim/zero_redundancy_optimizer.h"
 #include "tests/support/on_hosts.h"
@@ -151,6 +152,38 @@ TEST_F(Checkpoints, AContinuedRunIsTheUninterruptedOne) {
         expect_same_bits(training.values(), whole, concat("hook '", hook, "', sharded ", sharded, ", rank ", rank));
       });
     }
+  }
+}
+
+// As a search for a learning rate does: each trial begins from the checkpoint, in objects that have trained.
+TEST_F(Checkpoints, EachTrialFromOneCheckpointIsAFreshRun) {
+  using Prepare = std::function<void(Training&, const std::shared_ptr<ProcessGroup>&)>;
+  const std::vector<std::pair<std::string, Prepare>> kinds{
+      {"Adam", [](Training&, const auto&) {}},
+      {"SGD",
+       [](Training& training, const auto&) {
+         training.optimizer = std::make_unique<torch::optim::SGD>(training.net->parameters(),
+                                                                  torch::optim::SGDOptions(0.1).momentum(0.9));
+       }},
+      {"PostLocalSGD", [](Training& training, const auto& group) {
+         training.optimizer =
+             std::make_unique<PostLocalSGDOptimizer>(plain_optimizer(adam_factory(), training.net->parameters()),
+                                                     std::make_shared<PeriodicModelAverager>(2, 0, group));
+       }}};
+  for (const auto& kind : kinds) {
+    run_ranks({"threads"}, 2, [&](int rank, const std::shared_ptr<ProcessGroup>& group) {
+      Training fresh(group, "", false);
+      kind.second(fresh, group);
+      Training training(group, "", false);
+      kind.second(training, group);
+      save_checkpoint(file(), training.ddp, *training.optimizer);
+      for (int step = 0; step < 3; ++step) fresh.step(step, rank);
+      for (int trial = 0; trial < 3; ++trial) {
+        load_checkpoint(file(), training.ddp, *training.optimizer);
+        for (int step = 0; step < 3; ++step) training.step(step, rank);
+        expect_same_bits(training.values(), fresh.values(), concat(kind.first, ", trial ", trial));
+      }
+    });
   }
 }
 

@@ -16,6 +16,7 @@
 #include "gradwire/ddp/hook_estimates_internal.h"
 #include "gradwire/ddp/hook_state.h"
 #include "gradwire/hooks/averaged_bucket_internal.h"
+#include "gradwire/hooks/replaced_state_internal.h"
 
 namespace gradwire::internal {
 namespace {
@@ -203,8 +204,7 @@ void DilocoFragment::load(torch::serialize::InputArchive& archive, Scope scope) 
   load_outer(archive, scope);
   torch::serialize::InputArchive optimizer;
   archive.read("optimizer", optimizer);
-  optimizer_->state().clear();
-  optimizer_->load(optimizer);
+  replace_state(*optimizer_, [&] { optimizer_->load(optimizer); });
   torch::serialize::InputArchive hook;
   archive.read("hook", hook);
   const HookState state = load_hook_state(hook);

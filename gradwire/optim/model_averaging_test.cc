@@ -344,5 +344,29 @@ TEST(PostLocalSgdOptimizer, SavesTheAveragersStepAndTakesOptionsAndGroups) {
   });
 }
 
+// An averager that refuses every archive.
+class RefusingAverager final : public ModelAverager {
+ public:
+  void average_parameters(const std::vector<at::Tensor>&) override {}
+  std::int64_t step() const override { return 0; }
+  void set_step(std::int64_t) override {}
+  void load(torch::serialize::InputArchive&) override { throw InvalidArgument("not mine"); }
+};
+
+TEST(PostLocalSgdOptimizer, KeepsItsStateWhenTheAveragerRefusesTheArchive) {
+  const auto parameters = many_parameters();
+  PostLocalSGDOptimizer optimizer(plain_optimizer(adam_factory(), parameters), std::make_shared<RefusingAverager>());
+  const auto steps_of_the_first = [&] {
+    const auto& state = *optimizer.inner().state().at(parameters[0].unsafeGetTensorImpl());
+    return static_cast<const torch::optim::AdamParamState&>(state).step();
+  };
+  set_gradients(parameters, 1, 0);
+  optimizer.step();
+  const std::string after_one_step = bytes_of(optimizer);
+  optimizer.step();
+  EXPECT_THROW(load_bytes(optimizer, after_one_step), InvalidArgument);
+  EXPECT_EQ(steps_of_the_first(), 2);
+}
+
 }  // namespace
 }  // namespace gradwire::testing::model_averaging_test

@@ -13,6 +13,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/ddp/archive_bytes_internal.h"
+#include "gradwire/hooks/replaced_state_internal.h"
 #include "gradwire/process_group/flat_tensors_internal.h"
 
 namespace gradwire::internal {
@@ -84,7 +85,7 @@ std::string bytes_of_optimizer(const torch::optim::Optimizer& optimizer) {
 
 void load_optimizer(torch::optim::Optimizer& optimizer, const std::string& bytes) {
   torch::serialize::InputArchive archive = read_archive(bytes);
-  optimizer.load(archive);
+  replace_state(optimizer, [&] { optimizer.load(archive); });
 }
 
 std::int64_t packed_numel(const std::vector<at::Tensor>& parameters) {

@@ -31,7 +31,7 @@ void copy_options(const ParamGroups& from, ParamGroups& to);
 // What `from` remembers of `parameters` moves to `to`, which forgets what it had of them.
 void move_state(torch::optim::Optimizer& from, torch::optim::Optimizer& to, const std::vector<at::Tensor>& parameters);
 
-// The archive that the optimizer writes, as bytes; and back.
+// The archive that the optimizer writes, as bytes; and back, in the place of the whole state of the optimizer.
 std::string bytes_of_optimizer(const torch::optim::Optimizer& optimizer);
 void load_optimizer(torch::optim::Optimizer& optimizer, const std::string& bytes);
 

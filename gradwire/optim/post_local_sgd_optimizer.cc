@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "gradwire/base/error.h"
+#include "gradwire/hooks/replaced_state_internal.h"
 #include "gradwire/optim/param_groups_internal.h"
 
 namespace gradwire {
@@ -61,7 +62,6 @@ std::string PostLocalSGDOptimizer::save_options() const {
 
 void PostLocalSGDOptimizer::load_options(const std::string& bytes) {
   pass_groups_on();
-  inner_->state().clear();
   internal::load_optimizer(*inner_, bytes);
   internal::copy_options(inner_->param_groups(), param_groups_);
 }
@@ -74,8 +74,10 @@ void PostLocalSGDOptimizer::save(torch::serialize::OutputArchive& archive) const
 
 void PostLocalSGDOptimizer::load(torch::serialize::InputArchive& archive) {
   pass_groups_on();
-  inner_->load(archive);
-  averager_->load(archive);
+  internal::replace_state(*inner_, [&] {
+    inner_->load(archive);
+    averager_->load(archive);
+  });
   internal::copy_options(inner_->param_groups(), param_groups_);
 }
 

@@ -41,7 +41,8 @@ class PostLocalSGDOptimizer final : public torch::optim::Optimizer, public Separ
 
   // save() writes the inner optimizer's archive, and the averager's state into it (ModelAverager::save()). load() reads
   // such an archive, and for an averager without more state than its step also one that the inner optimizer's class
-  // wrote by itself: the averager then begins at step 0 and warms up again. Neither communicates.
+  // wrote by itself: the averager then begins at step 0 and warms up again. What the archive does not mention is
+  // forgotten. When load() throws, the state of the inner optimizer is that from before. Neither communicates.
   void save(torch::serialize::OutputArchive& archive) const override;
   void load(torch::serialize::InputArchive& archive) override;
 
