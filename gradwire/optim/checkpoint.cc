@@ -14,10 +14,13 @@
 #include <iterator>
 #include <numeric>
 #include <optional>
+#include <set>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "gradwire/base/error.h"
+#include "gradwire/base/log.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/base/whole_file.h"
 #include "gradwire/ddp/archive_bytes_internal.h"
@@ -159,6 +162,46 @@ std::vector<std::int64_t> ranks_with_memory(ProcessGroup& group, const CommHook*
   return ranks;
 }
 
+// The parameters whose gradients DDP averages in buckets.
+std::set<std::string> trained_parameters(const DdpCore& ddp) {
+  std::set<std::string> trained;
+  for (const Texts& bucket : ddp.logging_data().bucket_parameters) trained.insert(bucket.begin(), bucket.end());
+  return trained;
+}
+
+// "'a', 'b' and 5 others"
+std::string name_some(const Texts& names) {
+  constexpr std::size_t kNamed = 3;
+  std::string text;
+  for (std::size_t i = 0; i < std::min(kNamed, names.size()); ++i) text += concat(i == 0 ? "'" : ", '", names[i], "'");
+  return names.size() > kNamed ? concat(text, " and ", names.size() - kNamed, " others") : text;
+}
+
+Texts names_without(const std::set<std::string>& names, const std::set<std::string>& others) {
+  Texts left;
+  std::set_difference(names.begin(), names.end(), others.begin(), others.end(), std::back_inserter(left));
+  return left;
+}
+
+// Removes what a hook remembers of the module's parameters that are not trained: a later run that trains them again
+// would deliver what the hook owed of them long ago.
+HookState without_untrained(HookState state, const torch::nn::Module& module, const std::set<std::string>& trained) {
+  const Texts names = module.named_parameters().keys();
+  const auto is_of = [](std::string_view key, std::string_view name) {
+    return key.size() > name.size() && key.ends_with(name) && key[key.size() - name.size() - 1] == '/';
+  };
+  const auto is_of_untrained = [&](const auto& entry) {
+    // Names may contain '/', so the longest one counts.
+    const std::string* of = nullptr;
+    for (const std::string& name : names) {
+      if (is_of(entry.first, name) && (of == nullptr || name.size() > of->size())) of = &name;
+    }
+    return of != nullptr && !trained.contains(*of);
+  };
+  std::erase_if(state, is_of_untrained);
+  return state;
+}
+
 std::string name_hook(const std::string& hook) { return hook.empty() ? "no hook" : concat("the hook ", hook); }
 
 }  // namespace
@@ -289,13 +332,34 @@ struct Checkpoint::Parts {
     archive.read("optimizer", part);
     InputArchive model;
     archive.read("model", model);
+    const std::set<std::string> trained = trained_parameters(ddp);
     internal::replace_state(optimizer, [&] {
       optimizer.load(part);
+      use_bucket_order(ddp, trained);
       ddp.load(model);
     });
-    if (!bucket_order.empty() && ddp.iterations() == 0) ddp.set_bucket_order(bucket_order);
     const auto& own = ddp.comm_hook();
-    if (own != nullptr && own->identity() == hook) own->load_state_dict(state_for(*ddp.process_group(), memory_now));
+    if (own == nullptr || own->identity() != hook) return;
+    HookState state = state_for(*ddp.process_group(), memory_now);
+    const std::size_t entries = state.size();
+    state = without_untrained(std::move(state), ddp.module(), trained);
+    if (state.size() < entries) {
+      log::warn(
+          concat("the checkpoint ", file, ": the hook's state of parameters that this run does not train is not used"));
+    }
+    own->load_state_dict(state);
+  }
+  // The order decides about bits alone, so a run that trains other parameters goes on with an order of its own.
+  void use_bucket_order(DdpCore& ddp, const std::set<std::string>& trained) const {
+    if (bucket_order.empty() || ddp.iterations() > 0) return;
+    const std::set<std::string> saved(bucket_order.begin(), bucket_order.end());
+    if (saved == trained) return ddp.set_bucket_order(bucket_order);
+    const Texts before = names_without(saved, trained);
+    const Texts now = names_without(trained, saved);
+    log::warn(concat("the checkpoint ", file,
+                     " is of a run that trained other parameters, so the order of its buckets is not used",
+                     before.empty() ? "" : "; this run does not train ", name_some(before),
+                     now.empty() ? "" : "; only this run trains ", name_some(now)));
   }
 };
 

@@ -83,6 +83,10 @@ class Checkpoint {
   // hosts, the mean is over the first ranks of the hosts, which alone have a memory; so it is on as many ranks that are
   // otherwise distributed over hosts.
   //
+  // DDP may train other parameters than those of the run that saved (frozen ones, parameters_and_buffers_to_ignore,
+  // delay_all_reduce_named_params). The order of the buckets is then not used, and the hook's state of parameters that
+  // are not trained is left out; a warning in the log says so. Pass the optimizer all parameters in both runs.
+  //
   // What module and optimizer have learned since, in objects that have trained, is forgotten: a parameter of which the
   // checkpoint has no state has none afterwards.
   //

@@ -10,6 +10,7 @@
 #include <iterator>
 
 #include "gradwire/base/error.h"
+#include "gradwire/base/log.h"
 #include "gradwire/ddp/hook_state.h"
 #include "gradwire/hooks/registry.h"
 #include "gradwire/optim/file_sum_internal.h"
@@ -29,7 +30,10 @@ using test_support::TemporaryFolder;
 struct Training {
   Training(const std::shared_ptr<ProcessGroup>& group, const std::string& hook, bool sharded, int width = 8,
            std::optional<MixedPrecision> precision = {})
-      : net(3, width, /*seed=*/1), ddp(net, options_with(group, std::move(precision))) {
+      : Training(group, hook, Mlp(3, width, /*seed=*/1), sharded, std::move(precision)) {}
+  Training(const std::shared_ptr<ProcessGroup>& group, const std::string& hook, Mlp module, bool sharded = false,
+           std::optional<MixedPrecision> precision = {})
+      : net(std::move(module)), ddp(net, options_with(group, std::move(precision))) {
     if (!hook.empty()) ddp.register_comm_hook(make_hook(hook));
     if (sharded) {
       ZeroOptions options;
@@ -285,6 +289,57 @@ TEST_F(Checkpoints, ARefusalNamesTheHooksAsTheProgramDoes) {
     expect_contains(error, "was saved under the hook int8");
     expect_contains(error, "this run has the hook power_sgd");
     EXPECT_EQ(error.find("between_hosts"), std::string::npos) << error;
+  }
+}
+
+// The parameters of a fine-tuning: the first layer is frozen before the module is wrapped.
+std::unique_ptr<Training> with_frozen_layer(const std::shared_ptr<ProcessGroup>& group, const std::string& hook) {
+  Mlp net(3, 8, /*seed=*/2);
+  for (at::Tensor& parameter : net->linears[0]->parameters()) parameter.set_requires_grad(false);
+  return std::make_unique<Training>(group, hook, net);
+}
+
+// Without a hook, with memories by parameter, and with a state of all parameters together.
+TEST_F(Checkpoints, ARunGoesOnWithOtherTrainedParameters) {
+  for (const std::string hook :
+       {"", "int4:memory=error_feedback", "int4:memory=ef21", "power_sgd:rank=1,start=2,min_rate=0"}) {
+    std::vector<at::Tensor> saved;
+    run_ranks({"threads"}, 2, [&](int rank, const std::shared_ptr<ProcessGroup>& group) {
+      Training training(group, hook, false);
+      for (int step = 0; step < 4; ++step) training.step(step, rank);
+      save_checkpoint(file(), training.ddp, *training.optimizer);
+      if (rank == 0) saved = training.values();
+    });
+    // First fewer parameters than were saved, then more.
+    log::set_level(log::Level::warn);
+    ::testing::internal::CaptureStderr();
+    run_ranks({"threads"}, 2, [&](int rank, const std::shared_ptr<ProcessGroup>& group) {
+      const auto training = with_frozen_layer(group, hook);
+      load_checkpoint(file(), training->ddp, *training->optimizer);
+      expect_same_bits(training->values(), saved, concat("hook '", hook, "', restored"));
+      if (!hook.empty()) {
+        for (const auto& [key, value] : training->ddp.core().comm_hook()->state_dict())
+          EXPECT_FALSE(key.ends_with("/layer0.weight") || key.ends_with("/layer0.bias")) << hook << ": " << key;
+      }
+      for (int step = 0; step < 4; ++step) training->step(step, rank);
+      expect_replicas(*group, training->values(), concat("hook '", hook, "', trained on"));
+      EXPECT_TRUE(same_bits(training->values()[0], saved[0])) << "it is frozen";
+      EXPECT_FALSE(same_bits(training->values()[2], saved[2])) << "it is trained";
+      save_checkpoint(file(), training->ddp, *training->optimizer);
+    });
+    log::set_level(log::Level::off);
+    const std::string lines = ::testing::internal::GetCapturedStderr();
+    expect_contains(lines, file() +
+                               " is of a run that trained other parameters, so the order of its buckets is not used; "
+                               "this run does not train 'layer0.bias', 'layer0.weight'");
+    if (!hook.empty())
+      expect_contains(lines, "the hook's state of parameters that this run does not train is not used");
+    run_ranks({"threads"}, 2, [&](int rank, const std::shared_ptr<ProcessGroup>& group) {
+      Training training(group, hook, false);
+      load_checkpoint(file(), training.ddp, *training.optimizer);
+      for (int step = 0; step < 4; ++step) training.step(step, rank);
+      expect_replicas(*group, training.values(), concat("hook '", hook, "', thawed"));
+    });
   }
 }
 
