@@ -10,8 +10,9 @@
 
 namespace gradwire {
 
-// Writes go to `<path>.part`. finish() replaces `path` by this file when all of it is on the disk. Without finish(),
-// `path` does not change, and `<path>.part` is removed. Not thread-safe.
+// Writes go to `<path>.part`. finish() replaces `path` by this file when all of it is on the disk, and then brings the
+// new name to the disk too, where the file system can. Without finish(), `path` does not change, and `<path>.part` is
+// removed. Not thread-safe.
 class WholeFile {
  public:
   // Opens `<path>.part`. Does not throw when that fails: finish() does.

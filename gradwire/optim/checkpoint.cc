@@ -132,11 +132,15 @@ void share_failures(ProcessGroup& group, const std::exception_ptr& mine, const s
                   ranks);
 }
 
+// Returns what is wrong with the file, and throws nothing: the other ranks wait for this rank's answer.
 std::string read_file(const std::string& file, std::string& bytes) {
   std::ifstream in(file, std::ios::binary);
   if (!in) return concat("the checkpoint ", file, " does not exist, or cannot be read: ", std::strerror(errno));
-  bytes.assign(std::istreambuf_iterator<char>(in), {});
-  if (in.bad()) return concat("the checkpoint ", file, " could not be read to its end");
+  try {
+    bytes.assign(std::istreambuf_iterator<char>(in), {});
+  } catch (const std::exception& error) {
+    return concat("the checkpoint ", file, " could not be read: ", error.what());
+  }
   const auto whole = internal::without_sum(bytes);
   if (!whole) return concat("the checkpoint ", file, " is damaged: its bytes are not those that were written");
   bytes.resize(whole->size());

@@ -362,6 +362,13 @@ TEST_F(Checkpoints, AMissingOrDamagedFileIsRefusedOnAllRanks) {
   for (const auto& error : refusals(2, plain)) expect_contains(error, file() + " is no checkpoint of gradwire");
 }
 
+// Opening a folder succeeds, reading it does not.
+TEST_F(Checkpoints, AFolderInPlaceOfAFileIsRefusedOnAllRanks) {
+  const auto plain = [](const auto& group) { return std::make_unique<Training>(group, "", false); };
+  std::filesystem::create_directory(file());
+  for (const auto& error : refusals(2, plain)) expect_contains(error, file() + " could not be read");
+}
+
 // Zip readers, which libtorch's is, read changed bytes of a tensor without a word.
 TEST_F(Checkpoints, AChangedByteIsNoticed) {
   const auto plain = [](const auto& group) { return std::make_unique<Training>(group, "", false); };
