@@ -8,6 +8,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
+#include <thread>
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
@@ -134,6 +135,27 @@ TEST_F(Group, RanksThatComputeForLongerThanTheSilenceAreAlive) {
       EXPECT_NO_THROW(context.channel().barrier(guarded()));
       context.meet("done");
     }));
+  }
+  ::unsetenv("GRADWIRE_HEARTBEAT_MS");
+  for (ChildProcess& child : all) child.expect_success(Deadline::after(2 * kGuard));
+}
+
+// Rank 0's partners are partners of ranks that do not know rank 0's value from the store.
+TEST(WideGroup, LivesWhereTheSilenceOfOneRankIsLonger) {
+  constexpr int kWide = 20;
+  static constexpr Milliseconds kShort{6000};
+  const TemporaryFolder folder;
+  std::vector<ChildProcess> all;
+  for (int number = 0; number < kWide; ++number) {
+    ::setenv("GRADWIRE_HEARTBEAT_MS", number == 0 ? "600000" : std::to_string(kShort.count()).c_str(), 1);
+    all.emplace_back(concat("rank ", number), [&folder, number] {
+      const auto context = process_rank({Kind::ucx, kWide}, number, folder.path() + "/store");
+      context->join();
+      std::this_thread::sleep_for(kShort + kShort / 3);  // nothing but signs of life
+      EXPECT_NO_THROW(context->channel().barrier(guarded()));
+      context->meet("done");
+      context->leave();
+    });
   }
   ::unsetenv("GRADWIRE_HEARTBEAT_MS");
   for (ChildProcess& child : all) child.expect_success(Deadline::after(2 * kGuard));

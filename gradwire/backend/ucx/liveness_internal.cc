@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gradwire/backend/ucx/liveness_internal.h"
 
-#include <algorithm>
 #include <numeric>
 #include <utility>
 
@@ -19,11 +18,11 @@ std::vector<std::size_t> all_of(std::size_t peers) {
 }  // namespace
 
 Liveness::Liveness(std::size_t peers, Milliseconds silence, Clock::time_point now)
-    : Liveness(peers, all_of(peers), silence, now) {}
+    : Liveness(peers, all_of(peers), {silence, silence}, now) {}
 
-Liveness::Liveness(std::size_t peers, std::vector<std::size_t> watched, Milliseconds silence, Clock::time_point now)
-    : silence_(silence),
-      period_(std::max(silence / 8, Milliseconds(1))),
+Liveness::Liveness(std::size_t peers, std::vector<std::size_t> watched, Times times, Clock::time_point now)
+    : silence_(times.silence),
+      period_(std::max(times.shortest_silence / 8, Milliseconds(1))),
       last_tick_(now),
       next_tick_(now + period_),
       peers_(peers),

@@ -3,6 +3,7 @@
 // Which peers have fallen silent: a pulled cable and a stopped host close no connection.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <vector>
 
@@ -15,10 +16,16 @@ class Liveness {
  public:
   using Clock = Deadline::Clock;
 
-  // A peer is silent when nothing has come of it for `silence`. Beats go often enough that a live peer never is.
+  struct Times {
+    Milliseconds silence;           // a peer is silent when nothing has come of it for so long
+    Milliseconds shortest_silence;  // of this rank and of those that it gives signs of life: none finds it silent
+  };
   Liveness(std::size_t peers, Milliseconds silence, Clock::time_point now);
   // Looks at the peers `watched` only. The others get no beats, and are never found silent.
-  Liveness(std::size_t peers, std::vector<std::size_t> watched, Milliseconds silence, Clock::time_point now);
+  Liveness(std::size_t peers, std::vector<std::size_t> watched, Times times, Clock::time_point now);
+
+  // From now on a peer is silent after `silence`, where that is longer.
+  void extend_silence(Milliseconds silence) noexcept { silence_ = std::max(silence_, silence); }
 
   // Looks at another peer too, from now on until nobody has called this for as long as the silence. Cheap for a peer
   // that is watched.
@@ -50,7 +57,7 @@ class Liveness {
     Clock::time_point last_heard;
     Clock::time_point watched_until = Clock::time_point::max();
   };
-  const Milliseconds silence_;
+  Milliseconds silence_;
   const Milliseconds period_;
   Clock::time_point last_tick_;
   Clock::time_point next_tick_;

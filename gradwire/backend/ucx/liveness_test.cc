@@ -42,8 +42,24 @@ TEST_F(LivenessTest, BeatsGoSeveralTimesWithinTheSilence) {
   EXPECT_EQ(liveness_.next_tick() - now_, kPeriod);
 }
 
+TEST_F(LivenessTest, BeatsGoByTheShortestSilenceAndPeersAreSilentByTheOwn) {
+  Liveness patient{1, {0}, {4 * kSilence, kSilence}, now_};
+  EXPECT_EQ(patient.next_tick() - now_, kPeriod);
+  for (int i = 0; i < 31; ++i) EXPECT_EQ(patient.tick(now_ += kPeriod).silent, Peers{}) << i;
+  EXPECT_EQ(patient.tick(now_ += kPeriod).silent, Peers{0});
+}
+
+TEST_F(LivenessTest, ASilenceThatIsExtendedCountsForTheTimeBeforeToo) {
+  for (int i = 0; i < 7; ++i) tick(kPeriod);
+  liveness_.extend_silence(kSilence / 2);
+  liveness_.extend_silence(2 * kSilence);
+  EXPECT_EQ(liveness_.next_tick() - now_, kPeriod);
+  for (int i = 0; i < 8; ++i) EXPECT_EQ(tick(kPeriod).silent, Peers{}) << i;
+  EXPECT_EQ(tick(kPeriod).silent, (Peers{0, 1, 2}));
+}
+
 TEST_F(LivenessTest, APeerThatIsAwaitedIsSilentAfterTheSilenceFromThenOn) {
-  Liveness few{3, {0}, kSilence, now_};
+  Liveness few{3, {0}, {kSilence, kSilence}, now_};
   for (int i = 0; i < 20; ++i) {
     few.heard(0);
     EXPECT_EQ(few.tick(now_ += kPeriod).silent, Peers{}) << "nobody looks at 1 and 2";
@@ -67,7 +83,7 @@ TEST_F(LivenessTest, APeerThatIsAwaitedIsSilentAfterTheSilenceFromThenOn) {
 }
 
 TEST_F(LivenessTest, APeerIsWatchedUntilNobodyHasAwaitedItForTheSilence) {
-  Liveness none{2, {}, kSilence, now_};
+  Liveness none{2, {}, {kSilence, kSilence}, now_};
   none.await(1, now_);
   for (int i = 0; i < 4; ++i) EXPECT_EQ(none.tick(now_ += kPeriod).unheard, Peers{1}) << i;
   none.await(1, now_);

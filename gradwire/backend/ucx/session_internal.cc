@@ -29,9 +29,8 @@ messages::Engine::Options engine_options(bool may_spin) {
 
 }  // namespace
 
-Session::Session(std::unique_ptr<UcxWire> wire, int rank, Milliseconds silence, bool may_spin)
+Session::Session(std::unique_ptr<UcxWire> wire, int rank, bool may_spin)
     : rank_(rank),
-      silence_(silence),
       wire_(wire.get()),
       engine_(std::make_shared<messages::Engine>(std::move(wire), engine_options(may_spin))),
       thread_("gradwire-ucx", [this] { engine_->serve(); }) {}
@@ -57,7 +56,7 @@ void Session::leave() noexcept {
   thread_.join();
   // A peer that takes nothing is found silent, and is not waited for then; twice that time is for a peer that gives
   // signs of life and takes nothing all the same.
-  const Deadline patience = Deadline::after(2 * silence_);
+  const Deadline patience = Deadline::after(2 * wire_->silence());
   constexpr microseconds kNap{20'000};
   while (engine_->drain() || !wire_->idle()) {
     if (patience.expired() || engine_->is_broken()) break;

@@ -16,7 +16,7 @@ class Session {
  public:
   // `may_spin`: whether every rank of this host has a processor of its own.
   // Throws ResourceError when a thread is refused.
-  Session(std::unique_ptr<UcxWire> wire, int rank, Milliseconds silence, bool may_spin);
+  Session(std::unique_ptr<UcxWire> wire, int rank, bool may_spin);
   // Leaves in good order: returns when the other ranks have what this one has sent, or are gone, or have been silent
   // for too long.
   ~Session();
@@ -32,7 +32,6 @@ class Session {
 
   const OwnerProcess owner_;
   const int rank_;
-  const Milliseconds silence_;
   UcxWire* const wire_;  // the engine's
   const std::shared_ptr<messages::Engine> engine_;
   Thread thread_;

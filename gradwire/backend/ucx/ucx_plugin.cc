@@ -82,17 +82,23 @@ std::unique_ptr<UcxWire> connect(std::unique_ptr<Worker> worker, const std::vect
   options.rank = rank;
   options.peers.resize(records.size());
   const RankRecord& own = records[static_cast<std::size_t>(rank)];
-  options.silence = own.silence;
+  options.silence = options.shortest_silence = own.silence;
   for (const int partner : partners) {
     const RankRecord& its = records[static_cast<std::size_t>(partner)];
     options.peers[static_cast<std::size_t>(partner)] = peer_options(secret, rank, own, partner, its);
     options.silence = std::max(options.silence, its.silence);
+    options.shortest_silence = std::min(options.shortest_silence, its.silence);
   }
-  if (records.size() > static_cast<std::size_t>(kFullMeshRanks)) options.partners = std::move(partners);
+  if (records.size() > static_cast<std::size_t>(kFullMeshRanks)) {
+    options.partners = std::move(partners);
+  } else {
+    options.shortest_silence = options.silence;  // all ranks know all records, so all wait as long
+  }
   return std::make_unique<UcxWire>(std::move(worker), std::move(options));
 }
 
-// The wire gets to know all ranks. Nobody sends to a rank that is no partner before the barrier that follows.
+// The wire gets to know all ranks, and how long the most patient of them waits for signs of life. Nobody sends to a
+// rank that is no partner before the barrier that follows.
 void learn_the_rest(messages::GroupChannel& channel, UcxWire& wire, const std::string& sealed,
                     const std::string& secret, Deadline deadline) {
   const CallOptions options{deadline, {}};
@@ -107,6 +113,7 @@ void learn_the_rest(messages::GroupChannel& channel, UcxWire& wire, const std::s
   std::string all(stride * static_cast<std::size_t>(channel.size()), '\0');
   channel.tell_all(mine.data(), all.data(), stride, options);
   const RankRecord own = decode_record(sealed, channel.rank(), secret);
+  Milliseconds silence = own.silence;
   for (int rank = 0; rank < channel.size(); ++rank) {
     if (rank == channel.rank()) continue;
     const std::string_view slot = std::string_view(all).substr(static_cast<std::size_t>(rank) * stride, stride);
@@ -114,7 +121,9 @@ void learn_the_rest(messages::GroupChannel& channel, UcxWire& wire, const std::s
     std::memcpy(&length, slot.data(), sizeof(length));
     const RankRecord its = decode_record(std::string(slot.substr(sizeof(length), length)), rank, secret);
     wire.introduce(rank, peer_options(secret, channel.rank(), own, rank, its));
+    silence = std::max(silence, its.silence);
   }
+  wire.extend_silence(silence);
 }
 
 // Throws the failure that a rank has announced, if there is one. The store may have gone with the rank that failed.
@@ -197,11 +206,10 @@ void await_partners(const BackendOptions& options, UcxWire& wire, const std::vec
   }
 }
 
-std::shared_ptr<messages::Group> make_group(const BackendOptions& options, std::unique_ptr<UcxWire> wire,
-                                            Milliseconds silence, bool spins) {
+std::shared_ptr<messages::Group> make_group(const BackendOptions& options, std::unique_ptr<UcxWire> wire, bool spins) {
   std::vector<int> peers(static_cast<std::size_t>(options.size));
   std::iota(peers.begin(), peers.end(), 0);
-  const auto session = std::make_shared<Session>(std::move(wire), options.rank, silence, spins);
+  const auto session = std::make_shared<Session>(std::move(wire), options.rank, spins);
   auto group = std::make_shared<messages::Group>(
       messages::Group::Options{.backend = "ucx",
                                .engine = session->engine(),
@@ -234,8 +242,7 @@ std::unique_ptr<Backend> make(const BackendOptions& options) {
     trace::point("rendezvous.connected", options.rank);
     UcxWire& connected = *wire;  // the backend's from here on
     const bool spins = has_processor_for_each(here);
-    backend = std::make_unique<messages::GroupBackend>(make_group(options, std::move(wire), connected.silence(), spins),
-                                                       kCapabilities);
+    backend = std::make_unique<messages::GroupBackend>(make_group(options, std::move(wire), spins), kCapabilities);
     const bool is_full_mesh = options.size <= kFullMeshRanks;
     if (!is_full_mesh) learn_the_rest(backend->channel(), connected, sealed, secret, deadline);
     backend->channel().barrier({deadline, {}});

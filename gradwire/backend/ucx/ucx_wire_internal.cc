@@ -20,6 +20,7 @@ constexpr Milliseconds kOpening{5000};
 UcxWire::UcxWire(std::unique_ptr<Worker> worker, Options options)
     : rank_(options.rank),
       silence_(options.silence),
+      shortest_silence_(options.shortest_silence.count() > 0 ? options.shortest_silence : options.silence),
       worker_(std::move(worker)),
       peers_(options.peers.size()),
       losses_(options.peers.size(), options.partners.empty()),
@@ -63,6 +64,17 @@ void UcxWire::connect(std::size_t index) {
 void UcxWire::introduce(int rank, PeerOptions options) {
   const MutexLock lock(mutex_);
   if (peer(rank).options.address.empty()) peer(rank).options = std::move(options);
+}
+
+Milliseconds UcxWire::silence() const {
+  const MutexLock lock(mutex_);
+  return silence_;
+}
+
+void UcxWire::extend_silence(Milliseconds silence) {
+  const MutexLock lock(mutex_);
+  silence_ = std::max(silence_, silence);
+  if (liveness_) liveness_->extend_silence(silence);
 }
 
 bool UcxWire::is_partner(int rank) const noexcept {

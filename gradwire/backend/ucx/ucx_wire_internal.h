@@ -59,6 +59,8 @@ class UcxWire final : public messages::Wire {
     std::vector<PeerOptions> peers;  // by rank; this rank's own is not read
     std::vector<int> partners = {};  // empty: all others
     Milliseconds silence{0};
+    // Signs of life go often enough for a partner that waits no longer than this. Zero: as `silence`.
+    Milliseconds shortest_silence{0};
   };
   // Why a peer's part cannot come any more.
   struct Absence {
@@ -76,7 +78,8 @@ class UcxWire final : public messages::Wire {
   UcxWire& operator=(const UcxWire&) = delete;
 
   int size() const noexcept override { return static_cast<int>(peers_.size()); }
-  Milliseconds silence() const noexcept { return silence_; }
+  // After which a peer of which nothing has come is gone.
+  Milliseconds silence() const;
   std::size_t max_payload() const noexcept override;
   bool write(int peer, const messages::Frame& frame, std::span<const std::byte> payload) override;
   bool read(messages::FrameSink& sink) override;
@@ -90,6 +93,8 @@ class UcxWire final : public messages::Wire {
 
   // Tells how to reach a peer, unless that is known. Before this is called, what comes of the peer is dropped.
   void introduce(int peer, PeerOptions options);
+  // Makes the silence longer, where `silence` is.
+  void extend_silence(Milliseconds silence);
   // Before the first read(): moves what comes, and keeps the frames in it. Returns whether anything moved.
   bool advance();
   // The partners of which nothing has come yet that bears their token.
@@ -154,10 +159,11 @@ class UcxWire final : public messages::Wire {
 
   const OwnerProcess owner_;
   const int rank_;
-  const Milliseconds silence_;
   Bell bell_;
 
   mutable Mutex mutex_;
+  Milliseconds silence_ GRADWIRE_GUARDED_BY(mutex_);
+  const Milliseconds shortest_silence_;
   std::unique_ptr<Worker> worker_ GRADWIRE_GUARDED_BY(mutex_);  // null after close()
   std::vector<Peer> peers_;                                     // guarded too, but for its size and is_partner
   // Something may have to be said to a peer, or a peer may be gone: looked for then only, as peers may be many.

@@ -186,7 +186,8 @@ void UcxWire::watch() {
   for (std::size_t index = 0; index < peers_.size(); ++index) {
     if (peers_[index].is_partner) watched.push_back(index);
   }
-  liveness_.emplace(peers_.size(), std::move(watched), silence_, Liveness::Clock::now());
+  liveness_.emplace(peers_.size(), std::move(watched), Liveness::Times{silence_, shortest_silence_},
+                    Liveness::Clock::now());
 }
 
 void UcxWire::close_door() {
