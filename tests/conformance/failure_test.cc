@@ -154,6 +154,20 @@ TEST_P(Failure, AbortFromAnotherThreadWakesABlockedCall) {
   });
 }
 
+// A reason may be another group's failure, with the ranks at fault before it.
+TEST_P(Failure, AReasonThatQuotesErrorsReachesEveryRankWhole) {
+  run([](RankContext& context) {
+    const std::string reason = "[at fault 7] a step: PeerError: rank 3 aborted its channel: PeerError: no disk";
+    context.meet("all are there");
+    if (context.rank() == 0) {
+      context.channel().abort(reason);
+    } else {
+      expect_contains(expect_throw<PeerError>([&] { all_reduce(context.channel(), 4, guarded()); }), reason);
+    }
+    context.meet("end");
+  });
+}
+
 // The others come right after the abort, before the thread that waits has woken.
 TEST_P(Failure, ACallUnderWayFailsWhenItsRankAbortsThoughTheOthersComeNext) {
   run([](RankContext& context) {

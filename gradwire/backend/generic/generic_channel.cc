@@ -31,9 +31,12 @@ void require_user_tag(const char* operation, int rank, std::uint32_t tag) {
                                GenericChannel::kFirstInternalTag));
 }
 
-// What the first rank to fail said, of a text to which the ranks in between have put theirs.
+constexpr std::string_view kAborted = " aborted its channel: ";
+
+// What the first rank to fail said, of a text to which the ranks in between have put theirs. The reason of an abort is
+// the user's, and may quote errors itself.
 std::string_view origin_of(std::string_view text) {
-  const std::size_t last = text.rfind("PeerError: ");
+  const std::size_t last = text.substr(0, text.find(kAborted)).rfind("PeerError: ");
   return last == std::string_view::npos ? text : text.substr(last);
 }
 
@@ -85,7 +88,7 @@ std::shared_ptr<Request> GenericChannel::irecv(void* data, std::size_t bytes, in
 
 void GenericChannel::abort(std::string_view reason) noexcept {
   try {
-    const std::string text = concat("rank ", rank(), " aborted its channel: ", reason);
+    const std::string text = concat("rank ", rank(), kAborted, reason);
     end_with(std::make_exception_ptr(AbortedError(text)), text);
   } catch (...) {
     end_with(std::make_exception_ptr(std::bad_alloc()), {});
