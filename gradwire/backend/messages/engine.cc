@@ -164,6 +164,10 @@ void Engine::await(MutexLock& lock, Message& message, Deadline deadline, bool ca
       break;
     }
     const auto now = Clock::now();
+    if (now >= next_look_) {
+      look_for_failures();
+      if (message.done) break;
+    }
     if (moved || now < quiet_since + spin_) {
       mutex_.unlock();
       // Where frames moved, more of them may be there already.
@@ -173,8 +177,7 @@ void Engine::await(MutexLock& lock, Message& message, Deadline deadline, bool ca
     } else if (rhythm.nap.count() > 0) {
       changed_.wait_for(lock, rhythm.nap);
     } else if (rhythm.waiter_leads && !led_) {
-      if (now >= next_look_) look_for_failures();
-      if (!message.done) sleep_on_wire(seen, std::min(deadline.point(), now + kLook));
+      sleep_on_wire(seen, std::min(deadline.point(), now + kLook));
     } else if (interrupt_check() != nullptr) {
       changed_.wait_until(lock, std::min(deadline.point(), now + kLook));
     } else if (deadline.point() == Clock::time_point::max()) {
@@ -288,7 +291,7 @@ void Engine::serve() {
 }
 
 // The thread leaves the wire to the waiters, also between two waits that follow each other: else the next frame would
-// wake the thread for nothing.
+// wake the thread for nothing. It looks for ranks that are gone: waiters may not, whose messages are all there at once.
 void Engine::stay_away(MutexLock& lock) {
   if (!options_.rhythm.waiter_leads) return;
   const auto longest = options_.rhythm.spin.count() > 0 ? kBesideLeader : kBesideLongLeader;
@@ -296,6 +299,7 @@ void Engine::stay_away(MutexLock& lock) {
     const bool waited = std::exchange(waited_, false);
     if (closed_ != nullptr || (waiters_ == 0 && !waited)) return;
     free_.wait_for(lock, pause);
+    if (closed_ == nullptr && matcher_.busy() && Clock::now() >= next_look_) look_for_failures();
   }
 }
 

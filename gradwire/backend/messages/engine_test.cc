@@ -51,9 +51,10 @@ class RestlessWire final : public Wire {
 
 class EngineTest : public ::testing::Test {
  protected:
-  std::shared_ptr<Engine> make() {
+  std::shared_ptr<Engine> make(bool waiter_leads = false) {
     Engine::Options options;
     options.limits.eager_message = 100;
+    options.rhythm.waiter_leads = waiter_leads;
     return std::make_shared<Engine>(std::make_unique<RestlessWire>(plan_), options);
   }
   static std::shared_ptr<const Members> members() {
@@ -72,9 +73,12 @@ class EngineTest : public ::testing::Test {
   char value_ = 0;
 };
 
-TEST_F(EngineTest, AFailureIsNoticedByTheClockWhateverTheTraffic) {
+class AnyRhythm : public EngineTest, public ::testing::WithParamInterface<bool> {};
+INSTANTIATE_TEST_SUITE_P(WaiterLeads, AnyRhythm, ::testing::Bool());
+
+TEST_P(AnyRhythm, AFailureIsNoticedByTheClockWhateverTheTraffic) {
   plan_->restless = true;
-  const auto engine = make();
+  const auto engine = make(GetParam());
   std::atomic<bool> gone{false};
   engine->add_channel(7, members(), [&](int rank) {
     return gone ? Loss{std::make_exception_ptr(PeerError("rank 1 died", {rank}))} : Loss{};
@@ -87,6 +91,29 @@ TEST_F(EngineTest, AFailureIsNoticedByTheClockWhateverTheTraffic) {
   EXPECT_EQ(error_of([&] { anyone->wait(Deadline::after(kGuard)); }), "PeerError: rank 1 died");
   EXPECT_EQ(error_of([&] { engine->isend(7, &value_, 1, 1, 3)->wait(Deadline::after(kGuard)); }),
             "PeerError: rank 1 died");
+}
+
+// While another waiter has the wire.
+TEST_P(AnyRhythm, AFailureOfWhatNobodyWaitsForIsNoticedByTheClockToo) {
+  plan_->restless = true;
+  const auto engine = make(GetParam());
+  engine->add_channel(7, members(),
+                      [](int rank) { return Loss{std::make_exception_ptr(PeerError("rank 1 died", {rank}))}; });
+  engine->add_channel(8, members(), nullptr);
+  const auto awaited = engine->irecv(8, &value_, 1, 1, 3);
+  std::atomic<bool> waits{false};
+  std::thread waiter([&] {
+    waits = true;
+    EXPECT_EQ(error_of([&] { awaited->wait(Deadline::after(kGuard)); }), "AbortedError: the end");
+  });
+  while (!waits) std::this_thread::yield();
+  char value = 0;
+  const auto receive = engine->irecv(7, &value, 1, 1, 3);
+  const Deadline guard = Deadline::after(kGuard);
+  while (!receive->done() && !guard.expired()) std::this_thread::yield();
+  EXPECT_TRUE(receive->done());
+  engine->close(std::make_exception_ptr(AbortedError("the end")), nullptr);
+  waiter.join();
 }
 
 TEST_F(EngineTest, AWireThatBreaksEndsEverything) {
