@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -15,6 +16,7 @@
 #include <regex>
 
 #include "gradwire/base/error.h"
+#include "gradwire/base/trace.h"
 #include "gradwire/observe/flight_recorder.h"
 #include "gradwire/process_group/deadly_store_test_support.h"
 #include "gradwire/process_group/init.h"
@@ -103,6 +105,24 @@ TEST_P(NetworkFailure, EverySurvivorNamesTheRankThatDied) {
   }
 }
 
+// The ranks of other hosts hear of it from the first rank of its host. The reason is as DDP's, which quotes an error.
+TEST_P(NetworkFailure, RanksThatPassAnAbortOnAreNotNamed) {
+  run_ranks("processes", 4, [](int rank, const std::shared_ptr<Store>& store) {
+    const auto group = make(store, rank, 4);
+    if (group->name() != "hybrid") return;
+    group->barrier()->wait();
+    if (rank == 1) {
+      group->abort("the backward pass failed: PeerError: somebody else");
+      return;
+    }
+    expect_named(
+        [&] {
+          for (;;) group->all_reduce({at::ones({10})})->wait();
+        },
+        1);
+  });
+}
+
 // From the first call after the rank has said who it is.
 TEST_P(NetworkFailure, ADeathInTheRendezvousIsNamedAndNotWaitedFor) {
   constexpr int kSize = 4;
@@ -123,6 +143,50 @@ TEST_P(NetworkFailure, ADeathInTheRendezvousIsNamedAndNotWaitedFor) {
     expect_survival(ends, victim);
   }
   EXPECT_LT(std::chrono::steady_clock::now() - began, kLong);
+}
+
+// Kills this process where the `calls`th collective of any of its channels begins, with those of the rendezvous.
+void die_at_collective(int calls) {
+  static std::atomic<int> left{0};
+  left = calls;
+  trace::set_sink(
+      [](void*, const trace::Event& event) noexcept {
+        if (std::string_view(event.name) == "collective.entry" && --left == 0) ::raise(SIGKILL);
+      },
+      nullptr);
+}
+
+// Every step of making the group, of a duplicate, and of a part in which the ranks have other numbers. Over Gloo some of
+// these deaths are noticed by the deadline only.
+TEST_P(NetworkFailure, ADeathAtAnyStepOfMakingAHybridGroupIsNamed) {
+  if (GetParam() != "hybrid/ucx") return;
+  constexpr int kVictim = 3;  // the second of the second host
+  bool died = true;
+  for (int calls = 1; died; ++calls) {
+    ASSERT_LT(calls, 100);
+    SCOPED_TRACE(concat("at collective ", calls));
+    const auto ends = collect_ranks("processes", 4, [&](int rank, const std::shared_ptr<Store>& store) {
+      if (rank == kVictim) die_at_collective(calls);
+      const auto make_all = [&] {
+        const auto group = make(store, rank, 4);
+        const auto copy = group->dup();
+        return std::vector{group, copy, group->split(0, -rank)};
+      };
+      if (rank == kVictim) {
+        make_all();
+        trace::set_sink(nullptr, nullptr);
+        return;
+      }
+      expect_named(
+          [&] {
+            const auto groups = make_all();
+            for (;;) groups[0]->all_reduce({at::ones({10})})->wait();
+          },
+          kVictim);
+    });
+    expect_survival(ends, kVictim);
+    died = ends[kVictim].failed;
+  }
 }
 
 // The survivor writes all the time; each death finds it elsewhere.
@@ -189,6 +253,54 @@ TEST_P(NetworkFailure, MemoryThatIsRefusedEndsNothing) {
     const at::Tensor tensor = at::ones({10});
     group->all_reduce({tensor})->wait();
     EXPECT_TRUE(at::equal(tensor, at::full({10}, 4.0)));
+  });
+}
+
+TEST_P(NetworkFailure, ADuplicateThatOneHostHasNoMemoryForIsRefusedToAllAndEndsNothing) {
+  run_ranks("processes", 4, [](int rank, const std::shared_ptr<Store>& store) {
+    const auto group = make(store, rank, 4);
+    if (group->name() != "hybrid") return;
+    if (rank == 2) ::setenv("GRADWIRE_SHM_FOLDER", "/nowhere/at/all", 1);
+    EXPECT_THROW(group->dup(), ResourceError);
+    if (rank == 2) ::unsetenv("GRADWIRE_SHM_FOLDER");
+    for (const auto& each : {group, group->dup()}) {
+      const at::Tensor tensor = at::ones({10});
+      each->all_reduce({tensor})->wait();
+      EXPECT_TRUE(at::equal(tensor, at::full({10}, 4.0)));
+    }
+  });
+}
+
+// Gloo multiplies no complex numbers.
+TEST_P(NetworkFailure, AReductionThatTheEngineLacksIsRefusedToAllAndEndsNothing) {
+  run_ranks("processes", 4, [](int rank, const std::shared_ptr<Store>& store) {
+    const auto group = make(store, rank, 4);
+    const auto multiply = [&](std::int64_t count) {
+      const at::Tensor tensor = at::full({count}, 2.0, at::kComplexFloat);
+      group->all_reduce({tensor}, {{}, ReduceOp::product()})->wait();
+      ReduceOptions to_last;
+      to_last.op = ReduceOp::product();
+      to_last.root = 3;
+      const at::Tensor one = at::full({count}, 2.0, at::kComplexFloat);
+      group->reduce({one}, to_last)->wait();
+      const at::Tensor part = at::empty({count}, at::kComplexFloat);
+      ReduceScatterOptions scattered;
+      scattered.op = ReduceOp::product();
+      group->reduce_scatter_tensor(part, at::full({4 * count}, 2.0, at::kComplexFloat), scattered)->wait();
+      EXPECT_TRUE(at::equal(tensor, at::full({count}, 16.0, at::kComplexFloat)));
+      EXPECT_TRUE(at::equal(part, tensor));
+      EXPECT_TRUE(rank != 3 || at::equal(one, tensor));
+    };
+    for (const std::int64_t count : {10, 30'000}) {
+      if (GetParam().ends_with("gloo")) {
+        EXPECT_THROW(multiply(count), UnsupportedError);
+      } else {
+        multiply(count);
+      }
+    }
+    const at::Tensor tensor = at::ones({10}, at::kComplexFloat);
+    group->all_reduce({tensor})->wait();
+    EXPECT_TRUE(at::equal(tensor, at::full({10}, 4.0, at::kComplexFloat)));
   });
 }
 

@@ -71,8 +71,15 @@ Prepared prepare_to_move(const EngineTraits& traits, const at::Tensor& tensor, b
   return prepared;
 }
 
+bool can_reduce(const EngineTraits& traits, at::ScalarType type, ReduceOp op) {
+  const bool is_sum =
+      op.kind == ReduceOp::Kind::sum || op.kind == ReduceOp::Kind::avg || op.kind == ReduceOp::Kind::premul_sum;
+  return is_sum || !traits.is_gloo || !c10::isComplexType(type);
+}
+
 PreparedReduction prepare_to_reduce(const EngineTraits& traits, const at::Tensor& source, const at::Tensor& target,
                                     ReduceOp op, int ranks) {
+  if (!can_reduce(traits, source.scalar_type(), op)) throw UnsupportedError("gloo has no product of complex numbers");
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   at::Tensor memory = memory_with_values(source);
   const bool in_place = target.defined() && memory.is_same(target);
@@ -89,8 +96,6 @@ PreparedReduction prepare_to_reduce(const EngineTraits& traits, const at::Tensor
       divisor = ranks;
       op = ReduceOp::sum();
     }
-    if (memory.is_complex() && op.kind != ReduceOp::Kind::sum)
-      throw UnsupportedError("gloo has no product of complex numbers");
   }
   PreparedReduction prepared{{memory.detach(), nullptr}, c10d::ReduceOp()};
   if (traits.is_gloo && memory.scalar_type() == at::kBool) {

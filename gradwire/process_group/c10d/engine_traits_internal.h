@@ -32,6 +32,9 @@ struct Prepared {
 // For a call that moves elements. `reads`: the engine reads the values; `writes`: the engine writes them.
 Prepared prepare_to_move(const EngineTraits& traits, const at::Tensor& tensor, bool reads, bool writes);
 
+// Whether the engine has this reduction: gloo has no product of complex numbers. `op` is defined for the type.
+bool can_reduce(const EngineTraits& traits, at::ScalarType type, ReduceOp op);
+
 struct PreparedReduction {
   Prepared tensor;
   c10d::ReduceOp op;

@@ -147,6 +147,7 @@ void HybridGroup::reduce_rows(Call& call, const at::Tensor& part, const at::Tens
 template <>
 std::shared_ptr<Work> HybridGroup::run(AllReduceCall& given) {
   internal::Validator(*this, "all_reduce").reducible(given.tensors);
+  require_reduction("all_reduce", given.tensors, given.options.op);
   return ordered(
       "all_reduce", given.options, Outputs::list(given.tensors),
       [this, tensors = given.tensors, given_op = given.options.op](Call& call) {
@@ -185,6 +186,7 @@ std::shared_ptr<Work> HybridGroup::run(BroadcastCall& given) {
 template <>
 std::shared_ptr<Work> HybridGroup::run(ReduceCall& given) {
   internal::Validator(*this, "reduce").reducible(given.tensors);
+  require_reduction("reduce", given.tensors, given.options.op);
   return ordered("reduce", given.options, Outputs::list(given.tensors),
                  [this, tensors = given.tensors, given_op = given.options.op, root = given.options.root](Call& call) {
                    const bool to_here = host_of(root) == host();
@@ -245,6 +247,7 @@ std::shared_ptr<Work> HybridGroup::run(AllGatherCall& given) {
 template <>
 std::shared_ptr<Work> HybridGroup::run(ReduceScatterTensorCall& given) {
   internal::Validator(*this, "reduce_scatter_tensor").reducible({given.output});
+  require_reduction("reduce_scatter_tensor", {given.output}, given.options.op);
   return ordered("reduce_scatter_tensor", given.options, Outputs::list({given.output}),
                  [this, output = given.output, input = given.input, op = given.options.op](Call& call) {
                    const at::Tensor result = memory_for_results(output);
@@ -256,6 +259,7 @@ std::shared_ptr<Work> HybridGroup::run(ReduceScatterTensorCall& given) {
 template <>
 std::shared_ptr<Work> HybridGroup::run(ReduceScatterCall& given) {
   internal::Validator(*this, "reduce_scatter").reducible(given.outputs);
+  require_reduction("reduce_scatter", given.outputs, given.options.op);
   return ordered("reduce_scatter", given.options, Outputs::list(given.outputs),
                  [this, outputs = given.outputs, inputs = given.inputs, op = given.options.op](Call& call) {
                    for (std::size_t i = 0; i < outputs.size(); ++i) {

@@ -18,6 +18,7 @@
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/process.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/process_group/c10d/engine_traits_internal.h"
 #include "gradwire/process_group/duplicate_list_internal.h"
 #include "gradwire/process_group/hybrid/hybrid_call_internal.h"
 #include "gradwire/process_group/live_groups_internal.h"
@@ -29,19 +30,29 @@
 namespace gradwire {
 namespace {
 
-// The lowest rank of the host of every rank, by rank. Throws InvalidArgument on all ranks when one's `local` is not in
-// the order of `everyone`.
-std::vector<std::int64_t> find_first_ranks(ProcessGroup& everyone, ProcessGroup& local) {
+// The ranks in `everyone` of the ranks of `local`. Their numbers are not known before: an error names nobody.
+std::vector<std::int64_t> find_ranks(ProcessGroup& everyone, ProcessGroup& local) try {
   const at::Tensor mine = at::tensor({static_cast<std::int64_t>(everyone.rank())});
   const at::Tensor of_host = at::empty({local.size()}, at::kLong);
   local.all_gather_into_tensor(of_host, mine)->wait();
   const auto* const ranks = of_host.const_data_ptr<std::int64_t>();
-  const bool in_order = std::is_sorted(ranks, ranks + local.size());
-  const at::Tensor first = at::tensor({in_order ? ranks[0] : std::int64_t{-1}});
+  return {ranks, ranks + local.size()};
+} catch (const PeerError& error) {
+  throw PeerError(error.what(), {});
+} catch (const TimeoutError& error) {
+  throw TimeoutError(error.what(), {});
+}
+
+// The lowest rank of the host of every rank, by rank. Throws InvalidArgument on all ranks when one's `local` is not in
+// the order of `everyone`.
+std::vector<int> find_first_ranks(ProcessGroup& everyone, ProcessGroup& local) {
+  const std::vector<std::int64_t> ranks = find_ranks(everyone, local);
+  const bool in_order = std::is_sorted(ranks.begin(), ranks.end());
+  const at::Tensor first = at::tensor({in_order ? ranks.front() : std::int64_t{-1}});
   const at::Tensor of_all = at::empty({everyone.size()}, at::kLong);
   everyone.all_gather_into_tensor(of_all, first)->wait();
   const auto* const begin = of_all.const_data_ptr<std::int64_t>();
-  std::vector<std::int64_t> firsts(begin, begin + everyone.size());
+  std::vector<int> firsts(begin, begin + everyone.size());
   for (std::size_t rank = 0; rank < firsts.size(); ++rank) {
     if (firsts[rank] >= 0) continue;
     throw InvalidArgument(concat("hybrid group on rank ", everyone.rank(), ": the group of rank ", rank,
@@ -50,14 +61,11 @@ std::vector<std::int64_t> find_first_ranks(ProcessGroup& everyone, ProcessGroup&
   return firsts;
 }
 
-// Numbers the hosts by their lowest ranks.
-std::vector<int> number_hosts(const std::vector<std::int64_t>& firsts) {
-  std::map<std::int64_t, int> hosts;
-  for (const std::int64_t first : firsts) hosts.emplace(first, 0);
-  int number = 0;
-  for (auto& [first, host] : hosts) host = number++;
+// Numbers the hosts by their lowest ranks. `given` has any numbers, by rank.
+std::vector<int> number_hosts(const std::vector<int>& given) {
+  std::map<int, int> numbers;
   std::vector<int> host_of;
-  for (const std::int64_t first : firsts) host_of.push_back(hosts.at(first));
+  for (const int host : given) host_of.push_back(numbers.emplace(host, static_cast<int>(numbers.size())).first->second);
   return host_of;
 }
 
@@ -133,6 +141,13 @@ bool is_about_peers(const std::exception_ptr& error) {
   }
 }
 
+// The reason with which groups below are aborted because of `error`: a failure of this rank's own, or one of others.
+// Where those are not known, nobody is named.
+std::string reason_with_culprits(const std::exception_ptr& error, int own_rank, const std::string& reason) {
+  const std::vector<int> culprits = is_about_peers(error) ? internal::peers_of(error) : std::vector<int>{own_rank};
+  return concat(kAtFault, join(culprits, ","), kEndOfFault, reason);
+}
+
 // The ranks of the group between hosts that a rank with the number `local` on its host is in, host by host.
 std::vector<int> ranks_across(const std::vector<std::vector<int>>& ranks_of, int local) {
   std::vector<int> ranks;
@@ -162,14 +177,52 @@ struct HybridGroup::State {
   internal::DuplicateList duplicates;
 };
 
+namespace {
+
+void require_groups(const std::shared_ptr<ProcessGroup>& everyone, const std::shared_ptr<ProcessGroup>& local) {
+  if (everyone == nullptr || local == nullptr) throw InvalidArgument("hybrid group: there is no group to make it of");
+}
+
+// The exception under way, which ends the making of a group, with the ranks at fault. The other ranks learn of them,
+// too: to them this rank would only seem to have left.
+[[noreturn]] void rethrow_told(ProcessGroup& everyone, ProcessGroup& local) {
+  std::exception_ptr error = std::current_exception();
+  if (!is_about_peers(error)) std::rethrow_exception(error);
+  if (const auto end = end_by_others(error, everyone.rank())) error = end;
+  const std::string told = reason_with_culprits(error, everyone.rank(), readable(message_of(error)));
+  everyone.abort(told);
+  local.abort(told);
+  std::rethrow_exception(error);
+}
+
+}  // namespace
+
 std::shared_ptr<HybridGroup> HybridGroup::make(std::shared_ptr<ProcessGroup> everyone,
                                                std::shared_ptr<ProcessGroup> local) {
-  if (everyone == nullptr || local == nullptr) throw InvalidArgument("hybrid group: there is no group to make it of");
-  std::vector<int> host_of = number_hosts(find_first_ranks(*everyone, *local));
+  require_groups(everyone, local);
+  const std::vector<int> firsts = find_first_ranks(*everyone, *local);
+  return make(std::move(everyone), std::move(local), firsts);
+}
+
+std::shared_ptr<HybridGroup> HybridGroup::make(std::shared_ptr<ProcessGroup> everyone,
+                                               std::shared_ptr<ProcessGroup> local, const std::vector<int>& hosts) {
+  require_groups(everyone, local);
+  const auto rank = static_cast<std::size_t>(everyone->rank());
+  if (hosts.size() != static_cast<std::size_t>(everyone->size()) ||
+      std::count(hosts.begin(), hosts.end(), hosts[rank]) != local->size()) {
+    throw InvalidArgument(concat("hybrid group on rank ", rank, ": the groups have ", everyone->size(), " ranks and ",
+                                 local->size(), " on this host; the list of hosts says otherwise"));
+  }
+  std::vector<int> host_of = number_hosts(hosts);
   const bool even = have_one_size(group_by_host(host_of));
   const int color = even || local->rank() == 0 ? local->rank() : -1;
   // Host by host: the order of the ranks may be another one, where the hosts' ranks are not consecutive.
-  auto cross = everyone->split(color, host_of[static_cast<std::size_t>(everyone->rank())]);
+  std::shared_ptr<ProcessGroup> cross;
+  try {
+    cross = everyone->split(color, host_of[rank]);
+  } catch (...) {
+    rethrow_told(*everyone, *local);
+  }
   const Milliseconds timeout = everyone->timeout();
   std::shared_ptr<HybridGroup> made(
       new HybridGroup({std::move(everyone), std::move(local), std::move(cross)}, std::move(host_of)));
@@ -209,6 +262,15 @@ std::string HybridGroup::describe(const char* operation) const {
   return concat(internal::name_group(*this), ": ", operation);
 }
 
+void HybridGroup::require_reduction(const char* operation, const std::vector<at::Tensor>& tensors, ReduceOp op) const {
+  const internal::EngineTraits traits = internal::traits_of(groups_.everyone->name());
+  for (const at::Tensor& tensor : tensors) {
+    if (internal::can_reduce(traits, tensor.scalar_type(), op)) continue;
+    throw UnsupportedError(concat(describe(operation), ": ", groups_.everyone->name(),
+                                  ", which crosses hosts, has no product of complex numbers"));
+  }
+}
+
 void HybridGroup::require_alive() const { state_->require_alive(); }
 
 void HybridGroup::fail(const std::exception_ptr& error, const std::string& reason) {
@@ -217,9 +279,7 @@ void HybridGroup::fail(const std::exception_ptr& error, const std::string& reaso
     if (state_->error) return;
     state_->error = error;
   }
-  // A failure of this rank's own, or one of others: where those are not known, nobody is named.
-  const std::vector<int> culprits = is_about_peers(error) ? internal::peers_of(error) : std::vector<int>{rank()};
-  const std::string told = concat(kAtFault, join(culprits, ","), kEndOfFault, reason);
+  const std::string told = reason_with_culprits(error, rank(), reason);
   // The network's groups first: ranks of this host learn of it through shared memory at once, others wait for this.
   if (groups_.cross != nullptr) groups_.cross->abort(told);
   groups_.everyone->abort(told);
@@ -292,13 +352,34 @@ void HybridGroup::shutdown() {
 
 bool HybridGroup::is_open() const { return gradwire::is_open(*groups_.everyone); }
 
+// One outcome for all: what one host has and another has not would leave ranks with different errors.
+bool HybridGroup::all_agree(Call& call, bool mine) {
+  const at::Tensor agreed = at::tensor({std::int64_t{mine}});
+  call.everyone().all_reduce({agreed}, call.reducing<AllReduceOptions>(ReduceOp::min()))->wait();
+  return agreed.item<std::int64_t>() != 0;
+}
+
 std::shared_ptr<ProcessGroup> HybridGroup::do_dup() {
   Groups made;
+  std::exception_ptr refused;
+  bool all_have = false;
+  const auto unless_refused = [&refused](const auto& duplicate) -> std::shared_ptr<ProcessGroup> {
+    try {
+      return duplicate();
+    } catch (const ResourceError&) {
+      refused = std::current_exception();
+      return nullptr;
+    }
+  };
   in_turn("dup", [&](Call& call) {
-    made.everyone = call.everyone().dup();
-    made.local = call.local().dup();
-    if (call.has_cross()) made.cross = call.cross().dup();
+    // All steps, also after one that was refused: the ranks of the other groups may not know of that.
+    made.everyone = unless_refused([&] { return call.everyone().dup(); });
+    made.local = unless_refused([&] { return call.local().dup(); });
+    if (call.has_cross()) made.cross = unless_refused([&] { return call.cross().dup(); });
+    all_have = all_agree(call, refused == nullptr);
   });
+  if (refused) std::rethrow_exception(refused);
+  if (!all_have) throw ResourceError(concat(describe("dup"), ": another rank was refused what its duplicate needs"));
   // Whether a group has dup() is the same on all ranks.
   if (made.everyone == nullptr || made.local == nullptr || (made.cross == nullptr) != (groups_.cross == nullptr))
     return nullptr;
@@ -313,12 +394,40 @@ std::shared_ptr<ProcessGroup> HybridGroup::do_dup() {
   return group;
 }
 
+struct HybridGroup::Part {
+  std::vector<int> members;  // of the new group of this rank, in its order; in the numbers of this group
+  std::vector<int> hosts;    // theirs
+};
+
+HybridGroup::Part HybridGroup::part_of(Call& call, int color, int key) const {
+  const at::Tensor mine = at::tensor({std::int64_t{color}, std::int64_t{key}});
+  const at::Tensor of_all = at::empty({size(), 2}, at::kLong);
+  call.everyone().all_gather_into_tensor(of_all.view({-1}), mine, call.options<AllGatherOptions>())->wait();
+  const auto* const asked = of_all.const_data_ptr<std::int64_t>();
+  Part part;
+  for (int each = 0; each < size(); ++each) {
+    if (asked[2 * each] == color) part.members.push_back(each);
+  }
+  std::stable_sort(part.members.begin(), part.members.end(),
+                   [asked](int a, int b) { return asked[2 * a + 1] < asked[2 * b + 1]; });
+  for (const int member : part.members) part.hosts.push_back(host_of(member));
+  return part;
+}
+
 std::shared_ptr<ProcessGroup> HybridGroup::do_split(int color, int key, const std::optional<std::string>& desc) {
   std::shared_ptr<HybridGroup> group;
   in_turn("split", [&](Call& call) {
-    auto everyone = call.everyone().split(color, key, desc);
+    const Part part = part_of(call, color, key);
+    // First: when it fails, the ranks of other hosts hear of that over the group that is split.
     auto local = call.local().split(color, key, desc);
-    if (everyone != nullptr) group = make(std::move(everyone), std::move(local));
+    auto everyone = call.everyone().split(color, key, desc);
+    if (everyone == nullptr) return;
+    call.everyone();  // the errors that follow are in its numbers
+    try {
+      group = make(std::move(everyone), std::move(local), part.hosts);
+    } catch (...) {
+      std::rethrow_exception(internal::in_outer_ranks(std::current_exception(), part.members));
+    }
   });
   if (group == nullptr) return nullptr;
   group->set_group_name(groups_.everyone->group_name());
@@ -336,10 +445,7 @@ at::Tensor HybridGroup::do_allocate(std::int64_t numel, at::ScalarType dtype) {
     } catch (const ResourceError&) {
       refused = std::current_exception();
     }
-    // One outcome for all: what one host has and another has not would leave ranks with different errors.
-    const at::Tensor have = at::tensor({std::int64_t{refused == nullptr}});
-    call.everyone().all_reduce({have}, call.reducing<AllReduceOptions>(ReduceOp::min()))->wait();
-    all_have = have.item<std::int64_t>() != 0;
+    all_have = all_agree(call, refused == nullptr);
   });
   // Agreed by all ranks, so the group goes on.
   if (refused) std::rethrow_exception(refused);

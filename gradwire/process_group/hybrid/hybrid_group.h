@@ -41,8 +41,9 @@ struct Outputs;
 // Order, deadlines and Works are as in gradwire's other groups: one sequence of calls, on one worker thread or at once
 // on the calling thread. After an error in a call the group is at its end on this rank: it aborts the groups below with
 // the error, so that the other ranks get the error too where those groups can tell them, and every later call fails
-// with it. An InvalidArgument, and a ResourceError of allocate(), do not end the group. peers() of a PeerError or
-// TimeoutError are ranks of this group, and only ranks at fault: other ranks pass them on unchanged. Thread-safe.
+// with it. An InvalidArgument, an UnsupportedError of a reduction, and a ResourceError of allocate() and dup(), do not
+// end the group. peers() of a PeerError or TimeoutError are ranks of this group, and only ranks at fault: other ranks
+// pass them on unchanged. Thread-safe.
 class HybridGroup final : public CallGroup, public Closable, public DeviceStager {
  public:
   // Makes the group. Collective over `everyone`, a group of all ranks whose engine crosses hosts. `local` is the group
@@ -50,7 +51,13 @@ class HybridGroup final : public CallGroup, public Closable, public DeviceStager
   // everyone->split(). The new group takes both groups over: only hooks may call them, by local(). The caller owns the
   // result. Throws InvalidArgument when a group is null, and on all ranks when a `local` is not in order;
   // UnsupportedError where `everyone` has no split(); and the errors of collectives over both groups.
+  // An error of `local` names no ranks: their numbers in the new group are not known yet.
   static std::shared_ptr<HybridGroup> make(std::shared_ptr<ProcessGroup> everyone, std::shared_ptr<ProcessGroup> local);
+  // The same where all ranks know who is on which host: ranks have the same number in `hosts`, by rank, where they are
+  // on one host, and `local` is in order. Any numbers will do. Throws InvalidArgument when a group is null, or its size
+  // is another one than `hosts` says; and the errors of everyone->split().
+  static std::shared_ptr<HybridGroup> make(std::shared_ptr<ProcessGroup> everyone, std::shared_ptr<ProcessGroup> local,
+                                           const std::vector<int>& hosts);
   ~HybridGroup() override;
 
   // The number of hosts, and the number of the host of `rank`. Hosts are numbered in the order of their lowest ranks.
@@ -88,6 +95,8 @@ class HybridGroup final : public CallGroup, public Closable, public DeviceStager
     std::shared_ptr<ProcessGroup> cross;
   };
   class Call;  // one collective, as its steps see it
+  // What ranks ask for in split().
+  struct Part;
   struct Piece;
   using Body = std::function<void(Call& call)>;
 
@@ -99,6 +108,10 @@ class HybridGroup final : public CallGroup, public Closable, public DeviceStager
   int local_rank_of(int rank) const;
 
   std::shared_ptr<Work> do_call_on_cpu(GroupCall& call);
+  // Refuses what the engine between hosts does not reduce, on all ranks and before anything is sent. Throws
+  // UnsupportedError.
+  void require_reduction(const char* operation, const std::vector<at::Tensor>& tensors, ReduceOp op) const;
+  Part part_of(Call& call, int color, int key) const;
   // One for each kind of call.
   template <class Given>
   std::shared_ptr<Work> run(Given& given);
@@ -114,6 +127,8 @@ class HybridGroup final : public CallGroup, public Closable, public DeviceStager
   std::shared_ptr<Work> ordered(const char* operation, const CollectiveOptions& options, internal::Outputs outputs,
                                 Body body);
   void in_turn(const char* operation, const Body& body);
+  // Whether `mine` is true on all ranks. Collective.
+  static bool all_agree(Call& call, bool mine);
   void require_alive() const;
   // Ends the group with `error`, and tells the other ranks, through the groups below, which ranks are at fault.
   void fail(const std::exception_ptr& error, const std::string& reason);

@@ -99,7 +99,10 @@ std::shared_ptr<ProcessGroup> make_hybrid_group(const std::shared_ptr<Store>& st
     std::rethrow_exception(error);
   }
   auto everyone = make_everyone(crossing, everyone_at, rank, timeout, std::move(processes));
-  return HybridGroup::make(std::move(everyone), std::move(local));
+  std::vector<int> first_of;  // of each rank's host
+  for (const std::string& host : hosts)
+    first_of.push_back(static_cast<int>(std::find(hosts.begin(), hosts.end(), host) - hosts.begin()));
+  return HybridGroup::make(std::move(everyone), std::move(local), first_of);
 }
 
 }  // namespace gradwire::internal
