@@ -620,7 +620,7 @@ def test_a_child_of_a_rank_that_is_a_thread_has_its_parents_place():
         all_forked.wait()
         child = os.fork()
         if child == 0:
-            os._exit(10 + dist.get_rank() if dist.get_world_size() == 3 and not dist.is_initialized() else 1)
+            os._exit(10 + dist.get_rank() if dist.get_world_size() == 3 and dist.is_initialized() else 1)
         exits[rank] = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         all_forked.wait()
         dist.destroy_process_group()

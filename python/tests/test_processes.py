@@ -37,10 +37,21 @@ if child == 0:
     code = 1
     try:
         # As a worker of a DataLoader asks which part of the data it has.
-        assert (dist.get_rank(), dist.get_world_size()) == (rank, size)
+        assert dist.is_initialized() and (dist.get_rank(), dist.get_world_size()) == (rank, size)
         dist.all_reduce(torch.ones(1))
     except dist.DistError as error:
-        code = 0 if not dist.is_initialized() and f"forked child of rank {rank}" in str(error) else 2
+        assert f"forked child of rank {rank}" in str(error)
+        dist.destroy_process_group(alone)
+        assert dist.is_initialized()
+        # It forgets its parent's group, or does not; it makes one of its own either way.
+        if rank == 0:
+            dist.destroy_process_group()
+            assert not dist.is_initialized()
+        dist.init_process_group("threads", store=dist.HashStore(), rank=0, world_size=1)
+        assert dist.is_initialized() and dist.get_world_size() == 1
+        dist.all_reduce(torch.ones(1))
+        dist.destroy_process_group()
+        code = 0
     finally:
         os._exit(code)
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

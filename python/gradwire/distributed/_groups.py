@@ -57,8 +57,12 @@ def is_available() -> bool:
 
 
 def is_initialized() -> bool:
-    """Whether there is a default group. False in a forked child, which may make one of its own."""
-    return bool(_C.is_initialized())
+    """Whether there is a default group. In a forked child (a worker of a DataLoader): whether its parent had one.
+
+    So `get_rank() if is_initialized() else 0` is the parent's number there. What communicates raises InvalidArgument
+    there; the child may make a default group of its own, after destroy_process_group() or without it.
+    """
+    return bool(_C.is_initialized()) or _inherited_place() is not None
 
 
 def _cuda_device(device: Any) -> int:
@@ -125,12 +129,18 @@ def destroy_process_group(group: ProcessGroup | int | None = None) -> None:
     """Ends `group`, or, for None or the default group, the default group and all that new_group() made.
 
     Waits for what is under way. init_process_group() works again afterwards. Raises InvalidArgument, here also an
-    AssertionError as in PyTorch, where there is no default group.
+    AssertionError as in PyTorch, where there is no default group. In a forked child the parent's default group is
+    forgotten, and nothing changes in the parent.
     """
     if not _is_member(group) or isinstance(group, int):  # the second for mypy
         return
     if not is_initialized():
         raise _NothingToDestroy("destroy_process_group: there is no default group; call init_process_group() first.")
+    if _inherited_place() is not None:
+        if group is None or (group in _ranks and group not in _worlds):  # the default one
+            _note_place(None, is_thread=True)
+            _note_place(None, is_thread=False)
+        return
     world = _C.default_group()
     if group is None or group is world:
         _note_place(None, world.name() == "threads")
@@ -145,7 +155,7 @@ def destroy_process_group(group: ProcessGroup | int | None = None) -> None:
 
 
 def _get_default_group() -> ProcessGroup:
-    if not is_initialized():
+    if not _C.is_initialized():
         if (inherited := _inherited_place()) is not None:
             raise InvalidArgument(
                 f"this process is a forked child of rank {inherited.rank} (a worker of a DataLoader, perhaps), and a child has no "
@@ -187,7 +197,7 @@ _places = _Places()
 def _inherited_place() -> _Place | None:
     """The place in the default group of the rank that forked this process, which has no default group of its own."""
     place = _places.mine or _Places.of_process
-    return None if place is None or place.process == os.getpid() or is_initialized() else place
+    return None if place is None or place.process == os.getpid() or _C.is_initialized() else place
 
 
 def _resolve(group: ProcessGroup | None) -> ProcessGroup:
@@ -313,7 +323,7 @@ def split_group(
         made.timeout = timeout
     world_ranks = get_process_group_ranks(parent)
     _ranks[made] = [world_ranks[rank] for rank in sorted(split_ranks[color])]
-    _worlds[made] = _get_default_group() if is_initialized() else parent
+    _worlds[made] = _get_default_group() if _C.is_initialized() else parent
     return made
 
 
