@@ -4,6 +4,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace gradwire {
@@ -12,5 +13,9 @@ namespace gradwire {
 // messages and options. A backend that this build lacks is among them; a request for it throws UnsupportedError.
 // Thread-safe.
 std::vector<std::string> backend_names();
+
+// Returns whether this build has the backend `name`, one of backend_names(); false for another name. The machine may
+// lack the library or the device that the backend needs all the same. Thread-safe.
+bool is_backend_built(std::string_view name);
 
 }  // namespace gradwire

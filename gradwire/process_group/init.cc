@@ -12,7 +12,9 @@
 
 #include "gradwire/backend/job/hosts_internal.h"
 #include "gradwire/backend/job/meet_internal.h"
+#include "gradwire/backend/mpi/mpi_backend.h"
 #include "gradwire/backend/registry.h"
+#include "gradwire/backend/ucx/ucx_backend.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/log.h"
 #include "gradwire/base/mutex.h"
@@ -212,6 +214,16 @@ std::vector<std::string> backend_names() {
   std::vector<std::string> names{kAuto, kGloo, internal::kHybrid, internal::kHybridGloo, internal::kHybridUcx, kNccl};
   for (const BackendEntry& entry : builtin_backends()) names.emplace_back(entry.name);
   return names;
+}
+
+bool is_backend_built(std::string_view name) {
+  if (name == kNccl) return internal::nccl_is_built();
+  if (name == kGloo || name == internal::kHybridGloo) return internal::gloo_is_built();
+  if (name == "ucx" || name == internal::kHybridUcx) return ucx_is_built();
+  if (name == "mpi") return mpi_is_built();
+  if (name == internal::kHybrid) return ucx_is_built() || internal::gloo_is_built();
+  const std::vector<std::string> known = backend_names();
+  return std::find(known.begin(), known.end(), name) != known.end();
 }
 
 std::shared_ptr<ProcessGroup> make_process_group(const std::string& backend, std::shared_ptr<Store> store, int rank,

@@ -80,6 +80,7 @@ void bind_init(py::module_& module) {
   module.def("installation_info", &installation_info, py::call_guard<py::gil_scoped_release>(),
              "Version, build options, usable backends and kernels, as `gradwire-run --info` prints them.");
   module.def("backend_names", &gradwire::backend_names, "The backends that init_process_group() knows.");
+  module.def("is_backend_built", &is_backend_built, py::arg("name"));
   module.attr("DEFAULT_TIMEOUT") = kDefaultTimeout;
 }
 

@@ -633,6 +633,21 @@ def test_a_child_of_a_rank_that_is_a_thread_has_its_parents_place():
     assert exits == [10, 11, 12]
 
 
+def test_what_a_build_has_is_told_apart_from_what_it_knows():
+    """A program chooses "nccl" where is_nccl_available(), which says what the build has, as PyTorch's."""
+    text = _C.installation_info()
+    for name in dist.backend_names():
+        assert dist.Backend(name.upper()) == name
+        if f"backend {name}: usable" in text:
+            assert dist.is_backend_available(name.upper())
+        elif f"backend {name}: not usable: this gradwire was built without it" in text:
+            assert not dist.is_backend_available(name)
+    for name, is_available in (("gloo", dist.is_gloo_available), ("mpi", dist.is_mpi_available), ("nccl", dist.is_nccl_available)):
+        assert is_available() == dist.is_backend_available(name)
+    assert torch.distributed.is_nccl_available() or not dist.is_nccl_available()
+    assert not dist.is_backend_available("pigeon") and dist.is_backend_available("auto")
+
+
 def test_a_default_group_makes_groups_among_some_ranks_and_has_a_store_for_the_program():
     for error in (ValueError, AssertionError):  # what PyTorch's functions raise where there is no default group
         with pytest.raises(error, match="no default group"):

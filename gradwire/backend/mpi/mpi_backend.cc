@@ -22,6 +22,8 @@ std::unique_ptr<Backend> make_mpi_backend(const BackendOptions& options) {
   return plugin::load(kMpiPlugin).make(options);
 }
 
+bool mpi_is_built() noexcept { return plugin::is_built(kMpiPlugin); }
+
 std::optional<std::string> why_no_mpi() {
   try {
     plugin::load(kMpiPlugin);

@@ -26,6 +26,9 @@ namespace gradwire {
 // of gradwire-run are none), or the ranks are not processes of one job; TimeoutError when ranks are missing.
 std::unique_ptr<Backend> make_mpi_backend(const BackendOptions& options);
 
+// Returns whether this gradwire was built with MPI. The machine may lack MPI all the same.
+bool mpi_is_built() noexcept;
+
 // Returns why make_mpi_backend() would throw UnsupportedError in every process of this machine; nothing where MPI's
 // library can be loaded. Loads it, and does not initialise MPI. Thread-safe.
 std::optional<std::string> why_no_mpi();

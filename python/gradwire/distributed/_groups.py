@@ -386,13 +386,16 @@ def get_node_local_rank(fallback_rank: int | None = None) -> int:
 
 
 def backend_names() -> list[str]:
-    """The backends that init_process_group() knows, beside "auto"."""
+    """The names of backends that init_process_group() knows, whether this gradwire was built with them or not."""
     return list(_C.backend_names())
 
 
 def is_backend_available(backend: str) -> bool:
-    """Whether init_process_group() knows that backend."""
-    return backend.lower() in backend_names()
+    """Whether this gradwire was built with that backend; the machine may lack what it needs all the same.
+
+    `python -m gradwire` prints what the machine can use.
+    """
+    return bool(_C.is_backend_built(backend.lower()))
 
 
 class Backend(str):
@@ -417,33 +420,33 @@ class Backend(str):
         if not isinstance(name, str):
             raise ValueError(f"the name of a backend is a str, not {name!r}.")
         known = name.lower()
-        if known not in (cls.AUTO, cls.UNDEFINED) and not is_backend_available(known):
+        if known not in (cls.AUTO, cls.UNDEFINED, *backend_names()):
             raise ValueError(f"there is no backend {name!r}; there are auto, {', '.join(backend_names())}.")
         return super().__new__(cls, known)
 
 
 def is_gloo_available() -> bool:
-    """Whether init_process_group("gloo") works."""
+    """Whether this gradwire was built with the backend "gloo"."""
     return is_backend_available("gloo")
 
 
 def is_mpi_available() -> bool:
-    """Whether init_process_group("mpi") works."""
+    """Whether this gradwire was built with the backend "mpi"; the machine may lack MPI all the same."""
     return is_backend_available("mpi")
 
 
 def is_nccl_available() -> bool:
-    """Whether init_process_group("nccl") works."""
+    """Whether this gradwire was built with the backend "nccl", for a torch with CUDA; the machine may lack a GPU."""
     return is_backend_available("nccl")
 
 
 def is_ucc_available() -> bool:
-    """Whether init_process_group("ucc") works: False, gradwire has no such backend."""
+    """False: gradwire has no such backend."""
     return is_backend_available("ucc")
 
 
 def is_xccl_available() -> bool:
-    """Whether init_process_group("xccl") works: False, gradwire has no such backend."""
+    """False: gradwire has no such backend."""
     return is_backend_available("xccl")
 
 
