@@ -61,7 +61,7 @@ def split_value(value: Any) -> tuple[bytes, list[torch.Tensor]]:
             tensor.is_quantized or tensor.is_conj() or tensor.is_neg() or tensor.requires_grad)
         if is_plain and size >= _LARGE:
             large.append(tensor)
-            return torch.zeros(1, dtype=tensor.dtype).expand(tensor.shape)
+            return torch.zeros(1, dtype=tensor.dtype, device=tensor.device).expand(tensor.shape)
         if tensor.layout == torch.strided and _is_placeholder(tensor):
             return tensor.contiguous()  # a tensor of the value that looks like one
         return tensor

@@ -164,8 +164,13 @@ def test_messages_and_batches(ranks):
     ranks.all_well(SIZE, body)
 
 
-def test_objects_travel(ranks):
+@pytest.mark.parametrize("default_device", ["cpu", "meta"])
+def test_objects_travel(ranks, default_device):
     def body(group):
+        with torch.device(default_device):
+            exchange(group)
+
+    def exchange(group):
         rank = group.rank()
         everything = [None] * SIZE
         dist.all_gather_object(everything, {"rank": rank, "text": "x" * rank * 100}, group)
@@ -701,6 +706,39 @@ def test_a_groups_timeout_has_a_setter_and_a_receive_its_source(ranks):
         return True
 
     assert ranks.all_well(2, body) == [True, True]
+
+
+def test_names_of_backends_may_be_in_capital_letters():
+    with pytest.raises(dist.InvalidArgument, match="thraeds"):
+        dist.init_process_group("THRAEDS", store=dist.HashStore(), rank=0, world_size=1)
+    dist.init_process_group("Threads", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        assert dist.get_backend() == "threads"
+        assert dist.get_backend(dist.new_group(backend="THREADS")) == "threads"
+        assert dist.get_backend(dist.split_group(split_ranks=[[0]], backend="THREADS")) == "threads"
+        with pytest.raises(dist.InvalidArgument, match="SHM"):
+            dist.split_group(split_ranks=[[0]], backend="SHM")
+    finally:
+        dist.destroy_process_group()
+
+
+def test_messages_of_one_batch_may_name_the_default_group_or_not(ranks):
+    store = dist.HashStore()
+
+    def body(group):
+        dist.init_process_group("threads", store=store, rank=group.rank(), world_size=2)
+        other, received = 1 - group.rank(), torch.zeros(2)
+        messages = [dist.P2POp(dist.isend, torch.ones(2), other), dist.P2POp(dist.irecv, received, other, dist.group.WORLD)]
+        assert all(message.group is dist.group.WORLD for message in messages)
+        for work in dist.batch_isend_irecv(messages):
+            work.wait()
+        assert torch.equal(received, torch.ones(2))
+        elsewhere = dist.P2POp(dist.irecv, received, other, dist.new_group())
+        with pytest.raises(dist.InvalidArgument, match="one group"):
+            dist.batch_isend_irecv([messages[0], elsewhere])
+        dist.destroy_process_group()
+
+    ranks.all_well(2, body)
 
 
 def test_what_is_no_group_is_refused():

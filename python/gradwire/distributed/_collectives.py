@@ -324,7 +324,7 @@ class P2POp:
             raise InvalidArgument("P2POp: op must be gradwire.distributed.isend or irecv.")
         self.op = op
         self.tensor = tensor
-        self.group = group
+        self.group = _resolve(group)
         self.tag = tag
         self.group_peer = _rank_in(group, peer, group_peer, "peer")
         self.peer = get_global_rank(group, self.group_peer)

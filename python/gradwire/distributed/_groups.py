@@ -87,7 +87,8 @@ def init_process_group(
 ) -> None:
     """Makes the default group of this process; blocks until all ranks are there.
 
-    backend: "auto" (the default), "shm", "threads", or any name in `gradwire.distributed.backend_names()`.
+    backend: "auto" (the default), "shm", "threads", or any name in `gradwire.distributed.backend_names()`, in small or
+        capital letters.
     init_method: "env://" (the default: gradwire-run, torchrun, mpirun, srun, or RANK, WORLD_SIZE, MASTER_ADDR and
         MASTER_PORT by hand), "file:///path", "tcp://host:port".
     timeout: of the rendezvous and of the group's calls; 30 minutes.
@@ -107,7 +108,7 @@ def init_process_group(
     if threading.current_thread() is threading.main_thread():
         _C.watch_signals()
     _C.init_process_group(
-        backend or "auto",
+        (backend or "auto").lower(),
         init_method or "env://",
         store,
         rank,
@@ -241,7 +242,7 @@ def new_group(
     if sort_ranks:
         chosen.sort()
     make = _C.new_group_among if use_local_synchronization else _C.new_group
-    made = make(chosen, backend or "", group_desc or "", timeout or timedelta(0))
+    made = make(chosen, (backend or "").lower(), group_desc or "", timeout or timedelta(0))
     if made is None:
         return GroupMember.NON_GROUP_MEMBER
     _ranks[made] = chosen
@@ -306,7 +307,7 @@ def split_group(
     """
     if pg_options is not None:
         raise InvalidArgument("split_group: pg_options belong to PyTorch's backends.")
-    if backend is not None and backend != get_backend(parent_pg):
+    if backend is not None and backend.lower() != get_backend(parent_pg):
         raise InvalidArgument(f"split_group: a part of a group has its backend; use new_group() for {backend!r}.")
     if not split_ranks:
         raise InvalidArgument("split_group: split_ranks is empty.")

@@ -1,6 +1,9 @@
 # SPDX-FileCopyrightText: The gradwire authors
 # SPDX-License-Identifier: Apache-2.0
-"""Python objects between ranks. They travel pickled: receive only from programs you trust."""
+"""Python objects between ranks. They travel pickled: receive only from programs you trust.
+
+Tensors here name their device, the CPU: torch.set_default_device() may name another.
+"""
 from __future__ import annotations
 
 import ctypes
@@ -15,6 +18,7 @@ from gradwire.distributed import _collectives as c
 from gradwire.distributed._groups import _is_member, _resolve
 
 Group = c.Group
+_CPU = torch.device("cpu")
 
 
 def _tensor_of(value: Any) -> Tensor:
@@ -28,8 +32,8 @@ def _object_in(tensor: Tensor, size: int) -> Any:
 
 def _sizes(tensor: Tensor, group: Group) -> list[int]:
     """Every rank's number of bytes."""
-    sizes = torch.empty(_resolve(group).size(), dtype=torch.int64)
-    c.all_gather_into_tensor(sizes, torch.tensor([tensor.numel()]), group)
+    sizes = torch.empty(_resolve(group).size(), dtype=torch.int64, device=_CPU)
+    c.all_gather_into_tensor(sizes, torch.tensor([tensor.numel()], device=_CPU), group)
     return [int(size) for size in sizes]
 
 
@@ -45,7 +49,7 @@ def all_gather_object(object_list: list[Any], obj: Any, group: Group = None) -> 
     sizes = _sizes(own, group)
     if len(object_list) != len(sizes):
         raise InvalidArgument(f"all_gather_object: object_list has {len(object_list)} places for {len(sizes)} ranks.")
-    gathered = torch.empty(len(sizes), max(sizes), dtype=torch.uint8)
+    gathered = torch.empty(len(sizes), max(sizes), dtype=torch.uint8, device=_CPU)
     c.all_gather_into_tensor(gathered, _padded(own, max(sizes)), group)
     for rank, size in enumerate(sizes):
         object_list[rank] = _object_in(gathered[rank], size)
@@ -67,7 +71,7 @@ def gather_object(
     sizes = _sizes(own, group)
     if receives and (object_gather_list is None or len(object_gather_list) != len(sizes)):
         raise InvalidArgument(f"gather_object: rank {root} of the group must give a list with {len(sizes)} places.")
-    parts = [torch.empty(max(sizes), dtype=torch.uint8) for _ in sizes] if receives else None
+    parts = [torch.empty(max(sizes), dtype=torch.uint8, device=_CPU) for _ in sizes] if receives else None
     c.gather(_padded(own, max(sizes)), parts, group=group, group_dst=root)
     if parts is not None and object_gather_list is not None:
         for rank, size in enumerate(sizes):
@@ -76,7 +80,7 @@ def gather_object(
 
 def _packed(objects: list[Any]) -> tuple[Tensor, Tensor]:
     tensors = [_tensor_of(value) for value in objects]
-    return torch.tensor([tensor.numel() for tensor in tensors], dtype=torch.int64), torch.cat(tensors)
+    return torch.tensor([tensor.numel() for tensor in tensors], dtype=torch.int64, device=_CPU), torch.cat(tensors)
 
 
 def _unpack(objects: list[Any], sizes: Tensor, data: Tensor) -> None:
@@ -93,10 +97,10 @@ def broadcast_object_list(
         return
     root = c._rank_in(group, src, group_src, "src", default=0)
     sends = _resolve(group).rank() == root
-    sizes, data = _packed(object_list) if sends else (torch.empty(len(object_list), dtype=torch.int64), None)
+    sizes, data = _packed(object_list) if sends else (torch.empty(len(object_list), dtype=torch.int64, device=_CPU), None)
     c.broadcast(sizes, group=group, group_src=root)
     if data is None:
-        data = torch.empty(int(sizes.sum()), dtype=torch.uint8)
+        data = torch.empty(int(sizes.sum()), dtype=torch.uint8, device=_CPU)
     c.broadcast(data, group=group, group_src=root)
     if not sends:
         _unpack(object_list, sizes, data)
@@ -117,15 +121,15 @@ def scatter_object_list(
     resolved = _resolve(group)
     root = c._rank_in(group, src, group_src, "src", default=0)
     parts = None
-    sizes = torch.empty(resolved.size(), dtype=torch.int64)
+    sizes = torch.empty(resolved.size(), dtype=torch.int64, device=_CPU)
     if resolved.rank() == root:
         if scatter_object_input_list is None or len(scatter_object_input_list) != resolved.size():
             raise InvalidArgument(f"scatter_object_list: the source must give {resolved.size()} objects.")
         parts = [_tensor_of(value) for value in scatter_object_input_list]
-        sizes = torch.tensor([part.numel() for part in parts])
+        sizes = torch.tensor([part.numel() for part in parts], device=_CPU)
     c.broadcast(sizes, group=group, group_src=root)
     longest = int(sizes.max())
-    received = torch.empty(longest, dtype=torch.uint8)
+    received = torch.empty(longest, dtype=torch.uint8, device=_CPU)
     c.scatter(received, [_padded(part, longest) for part in parts] if parts else None, group=group, group_src=root)
     scatter_object_output_list[0] = _object_in(received, int(sizes[resolved.rank()]))
 
@@ -161,11 +165,11 @@ def recv_object_list(
     use_batch makes no difference, as in send_object_list().
     """
     _refuse_device("recv_object_list", device)
-    sizes = torch.empty(len(object_list), dtype=torch.int64)
+    sizes = torch.empty(len(object_list), dtype=torch.int64, device=_CPU)
     sender = c.recv(sizes, src, group, group_src=group_src)
     if sender < 0:
         return sender
-    data = torch.empty(int(sizes.sum()), dtype=torch.uint8)
+    data = torch.empty(int(sizes.sum()), dtype=torch.uint8, device=_CPU)
     c.recv(data, sender, group)
     _unpack(object_list, sizes, data)
     return sender
