@@ -236,6 +236,9 @@ void DdpCore::replace_comm_hook(std::shared_ptr<CommHook> hook) {
 }
 const std::shared_ptr<CommHook>& DdpCore::comm_hook() const noexcept { return parts_->hook; }
 bool DdpCore::set_sync(bool sync) noexcept { return std::exchange(parts_->sync, sync); }
+void DdpCore::set_forward_sync_buffers(bool sync) noexcept { parts_->options.forward_sync_buffers = sync; }
+bool DdpCore::buffers_are_due() const noexcept { return parts_->buffers_due; }
+void DdpCore::set_buffers_due(bool due) noexcept { parts_->buffers_due = due; }
 bool DdpCore::moves_inputs() const noexcept { return parts_->device.has_value() || parts_->low_precision != nullptr; }
 at::Tensor DdpCore::to_device(at::Tensor tensor) const {
   if (!tensor.defined()) return tensor;

@@ -67,6 +67,12 @@ class DdpCore final : public Joinable {
   const std::shared_ptr<CommHook>& comm_hook() const noexcept;
   // False: the next forwards are local; see NoSync. Returns the value before.
   bool set_sync(bool sync) noexcept;
+  // As DdpOptions::forward_sync_buffers, from the next forward on. The same on all ranks, which is not compared.
+  void set_forward_sync_buffers(bool sync) noexcept;
+  // Whether the next forward is one before which buffers are sent, where it is in training mode and they are sent at
+  // all: the training forward before it was synchronized. The setter overrides that, on all ranks alike.
+  bool buffers_are_due() const noexcept;
+  void set_buffers_due(bool due) noexcept;
 
   // The caller calls before_forward(), then the module's forward(), then after_forward() with the tensors that
   // forward() returned. When forward() throws, the caller calls abandon_forward() instead of after_forward(). A

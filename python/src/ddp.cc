@@ -134,6 +134,9 @@ void bind_ddp(py::module_& module) {
       .def(
           "logging_data", [](const DdpCore& self) { return self.logging_data().as_map(); }, Unlocked())
       .def("set_sync", &DdpCore::set_sync, py::arg("sync"))
+      .def("set_forward_sync_buffers", &DdpCore::set_forward_sync_buffers, py::arg("sync"))
+      .def("buffers_are_due", &DdpCore::buffers_are_due)
+      .def("set_buffers_due", &DdpCore::set_buffers_due, py::arg("due"))
       .def("register_comm_hook", &DdpCore::register_comm_hook, py::arg("hook"), Unlocked())
       .def("replace_comm_hook", &DdpCore::replace_comm_hook, py::arg("hook").none(true), Unlocked())
       .def("bucket_order", &DdpCore::bucket_order, Unlocked())

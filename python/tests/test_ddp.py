@@ -496,6 +496,31 @@ def test_when_buffers_travel(ranks, arguments, at_construction, in_forward):
     ranks.all_well(SIZE, body)
 
 
+@pytest.mark.parametrize("name", ["broadcast_buffers", "forward_sync_buffers", "require_forward_param_sync"])
+@pytest.mark.parametrize("replaces_core", [False, True])
+def test_buffers_can_be_kept_from_travelling_later(ranks, name, replaces_core):
+    """As programs for PyTorch's DDP do, which reads these attributes at each forward."""
+    def body(group):
+        module = nn.BatchNorm1d(6)
+        ddp = DistributedDataParallel(module, process_group=group)
+        for travels in (False, True):
+            setattr(ddp, name, travels)
+            if replaces_core and not travels:
+                ddp._set_static_graph()
+            assert getattr(ddp, name) is travels
+            assert ddp.broadcast_buffers == ddp.forward_sync_buffers
+            module.running_mean.fill_(group.rank() + 1.0)
+            ddp(torch.zeros(2, 6)).sum().backward()
+            rank = 0 if travels else group.rank()
+            assert module.running_mean[0].item() == pytest.approx(0.9 * (rank + 1))
+            assert ddp.require_forward_param_sync
+        with ddp.no_sync():
+            ddp(torch.zeros(2, 6)).sum().backward()
+        assert not ddp.require_forward_param_sync
+
+    ranks.all_well(SIZE, body)
+
+
 def test_synchronization_can_be_switched_off_by_the_property(ranks):
     def body(group):
         ddp = DistributedDataParallel(make_model(), process_group=group)

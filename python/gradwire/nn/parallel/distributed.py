@@ -263,7 +263,7 @@ class DistributedDataParallel(Module, Joinable):
         self.device_ids = device_ids
         self.output_device = output_device
         at_construction = broadcast_buffers is not False
-        self.forward_sync_buffers = at_construction if forward_sync_buffers is None else bool(forward_sync_buffers)
+        self._forward_sync_buffers = at_construction if forward_sync_buffers is None else bool(forward_sync_buffers)
         self._sync = True
         self.find_unused_parameters = find_unused_parameters
         self.gradient_as_bucket_view = gradient_as_bucket_view
@@ -354,9 +354,35 @@ class DistributedDataParallel(Module, Joinable):
             self.require_backward_grad_sync = before
 
     @property
+    def forward_sync_buffers(self) -> bool:
+        """The constructor's argument. May be set between two forwards, to the same on all ranks, which is not compared."""
+        return self._forward_sync_buffers
+
+    @forward_sync_buffers.setter
+    def forward_sync_buffers(self, sync: bool) -> None:
+        self._core.set_forward_sync_buffers(bool(sync))
+        self._forward_sync_buffers = bool(sync)
+
+    @property
     def broadcast_buffers(self) -> bool:
         """PyTorch's old name of forward_sync_buffers."""
         return self.forward_sync_buffers
+
+    @broadcast_buffers.setter
+    def broadcast_buffers(self, sync: bool) -> None:
+        self.forward_sync_buffers = sync
+
+    @property
+    def require_forward_param_sync(self) -> bool:
+        """Whether the training forward before was synchronized, so that the next one may send buffers; True at first.
+
+        May be set, to the same on all ranks; the next training forward sets it again.
+        """
+        return self._core.buffers_are_due()
+
+    @require_forward_param_sync.setter
+    def require_forward_param_sync(self, due: bool) -> None:
+        self._core.set_buffers_due(bool(due))
 
     @property
     def require_backward_grad_sync(self) -> bool:
@@ -443,18 +469,21 @@ class DistributedDataParallel(Module, Joinable):
                 "give static_graph=True at the construction."
             )
         self.static_graph = True
+        due = self.require_forward_param_sync
         before, self._core = self._core, cast(_C.DdpCore, _Ended())
         del before  # its hooks on the parameters go before those of the next one come
         try:
-            self._replace_core()
+            self._replace_core(due)
         except BaseException:
             self.static_graph = False
-            self._replace_core()
+            self._replace_core(due)
             raise
 
-    def _replace_core(self) -> None:
+    def _replace_core(self, buffers_due: bool) -> None:
         self._core = self._make_core(init_sync=False)
         self._core.set_sync(self._sync)
+        self._core.set_forward_sync_buffers(self._forward_sync_buffers)
+        self._core.set_buffers_due(buffers_due)
         if self._hook is not None:
             self._core.register_comm_hook(self._hook)
 
