@@ -15,6 +15,7 @@
 #include "gradwire/base/deadline.h"
 #include "gradwire/base/environment.h"
 #include "gradwire/base/error.h"
+#include "gradwire/base/interrupt.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/store/file_store.h"
 #include "gradwire/store/hash_store.h"
@@ -31,8 +32,11 @@ using Keys = std::vector<std::string>;
 // A waiting call looks for Ctrl-C that often.
 constexpr Milliseconds kLook{100};
 
-// Ends a wait with the exception that a signal's handler raised, KeyboardInterrupt mostly.
+// Ends a wait with the exception that a signal's handler raised, KeyboardInterrupt mostly. Signals are the main
+// thread's, which alone has a check. Another thread must not ask for the lock while it waits: at the end of the
+// interpreter that would end the thread in the middle of a call of C++, and the process with it.
 void raise_signals() {
+  if (interrupt_check() == nullptr) return;
   const py::gil_scoped_acquire lock;
   if (PyErr_CheckSignals() != 0) throw py::error_already_set();
 }

@@ -123,6 +123,25 @@ def test_ctrl_c_ends_every_kind_of_wait(run_script):
         second.communicate(timeout=GUARD)
 
 
+WAITS_AT_THE_END = """
+import threading, time
+import gradwire.distributed as dist
+
+store = dist.HashStore()
+for wait in (lambda: store.get("stop"), lambda: store.wait(["stop"]), lambda: store.queue_pop("empty")):
+    for _ in range(8):
+        threading.Thread(target=wait, daemon=True).start()
+time.sleep(0.5)  # into the waits, which ask for the interpreter's lock now and then or do not
+print("well", flush=True)
+"""
+
+
+def test_threads_that_wait_in_a_store_do_not_keep_the_interpreter_from_ending(run_script):
+    [process] = run_script(WAITS_AT_THE_END, 1)
+    output, _ = process.communicate(timeout=GUARD)
+    assert process.returncode == 0 and output == "well\n", output
+
+
 def test_a_torch_of_another_version_is_refused_in_one_sentence(tmp_path):
     import sys
 
