@@ -12,6 +12,8 @@
 
 #include "binding.h"
 #include "caller_frame.h"
+#include "gradwire/base/error.h"
+#include "gradwire/base/strings.h"
 #include "gradwire/process_group/process_group.h"
 #include "profiled.h"
 
@@ -218,6 +220,7 @@ void bind_identity(Class& group) {
       .def("name", &ProcessGroup::name, Unlocked(), "The name of the backend.")
       .def("getRank", &ProcessGroup::rank, Unlocked(), "rank(), to override.")
       .def("getSize", &ProcessGroup::size, Unlocked(), "size(), to override.")
+      .def("_get_backend_name", &ProcessGroup::name, Unlocked())
       .def("getBackendName", &ProcessGroup::name, Unlocked(), "name(), to override.")
       .def("getGroupName", &ProcessGroup::group_name, Unlocked(), "group_name, to override.")
       .def("setGroupName", &ProcessGroup::set_group_name, py::arg("name"), Unlocked())
@@ -243,37 +246,12 @@ void bind_identity(Class& group) {
 
 void bind_collectives(Class& group) {
   const auto opts = [](const auto& defaults) { return py::arg_v("opts", defaults, "..."); };
-  const auto broadcast = profiled("gradwire:broadcast", &ProcessGroup::broadcast);
-  const auto all_reduce = profiled("gradwire:all_reduce", &ProcessGroup::all_reduce);
   group
-      .def("broadcast", broadcast, py::arg("tensors"), opts(BroadcastOptions()), Calls(),
-           "opts.rootRank's tensors on every rank, in place.")
-      .def(
-          "broadcast",
-          [broadcast](ProcessGroup& self, const at::Tensor& tensor, int root) {
-            BroadcastOptions options;
-            options.root = root;
-            return broadcast(self, {tensor}, options);
-          },
-          py::arg("tensor"), py::arg("root"), Calls())
-      .def("allreduce", all_reduce, py::arg("tensors"), opts(AllReduceOptions()), Calls(),
+      .def("broadcast", profiled("gradwire:broadcast", &ProcessGroup::broadcast), py::arg("tensors"),
+           opts(BroadcastOptions()), Calls(), "opts.rootRank's tensors on every rank, in place.")
+      .def("allreduce", profiled("gradwire:all_reduce", &ProcessGroup::all_reduce), py::arg("tensors"),
+           opts(AllReduceOptions()), Calls(),
            "The reduction of all ranks' tensors, in place and bit for bit the same on every rank.")
-      .def(
-          "allreduce",
-          [all_reduce](ProcessGroup& self, Tensors tensors, const ReduceOp& op) {
-            AllReduceOptions options;
-            options.op = op;
-            return all_reduce(self, std::move(tensors), options);
-          },
-          py::arg("tensors"), py::arg("op"), Calls())
-      .def(
-          "allreduce",
-          [all_reduce](ProcessGroup& self, const at::Tensor& tensor, const ReduceOp& op) {
-            AllReduceOptions options;
-            options.op = op;
-            return all_reduce(self, {tensor}, options);
-          },
-          py::arg("tensor"), py::arg("op") = ReduceOp::sum(), Calls())
       .def("allreduce_coalesced", profiled("gradwire:all_reduce", &ProcessGroup::all_reduce_coalesced),
            py::arg("tensors"), opts(AllReduceOptions()), Calls(), "allreduce of several tensors at once.")
       .def("reduce", profiled("gradwire:reduce", &ProcessGroup::reduce), py::arg("tensors"), opts(ReduceOptions()),
@@ -312,6 +290,171 @@ void bind_collectives(Class& group) {
            "Rank 0 names the ranks that did not come within `timeout`; the group goes on.");
 }
 
+// PyTorch's newer names of some of them, and its short forms, which name what the options would hold.
+
+using Timeout = std::optional<Milliseconds>;  // none: the group's
+
+template <class Options>
+Options options_with(const Timeout& timeout) {
+  Options options;
+  if (timeout) options.timeout = *timeout;
+  return options;
+}
+template <class Options>
+Options options_with(const Timeout& timeout, int root) {
+  auto options = options_with<Options>(timeout);
+  options.root = root;
+  return options;
+}
+template <class Options>
+Options options_with(const Timeout& timeout, const ReduceOp& op) {
+  auto options = options_with<Options>(timeout);
+  options.op = op;
+  return options;
+}
+
+// The lists of a gather or a scatter: none on the ranks that have none.
+Lists lists_of(Tensors tensors) {
+  Lists lists;
+  if (!tensors.empty()) lists.push_back(std::move(tensors));
+  return lists;
+}
+
+// by_rank[rank][i] as [i][rank].
+Lists by_input(const Lists& by_rank, std::size_t inputs) {
+  Lists lists(inputs);
+  for (const Tensors& outputs : by_rank) {
+    if (outputs.size() != inputs) {
+      throw InvalidArgument(concat("allgather_coalesced: a list of outputs has ", outputs.size(),
+                                   " tensors, and there are ", inputs,
+                                   " inputs; each rank's list needs one for each input"));
+    }
+    for (std::size_t i = 0; i < inputs; ++i) lists[i].push_back(outputs[i]);
+  }
+  return lists;
+}
+
+// Those with one root or none.
+void bind_short_movements(Class& group) {
+  const auto timeout = [] { return py::arg("timeout") = py::none(); };
+  group
+      .def(
+          "broadcast",
+          [call = profiled("gradwire:broadcast", &ProcessGroup::broadcast)](
+              ProcessGroup& self, const at::Tensor& tensor, int root, Timeout timeout) {
+            return call(self, {tensor}, options_with<BroadcastOptions>(timeout, root));
+          },
+          py::arg("tensor"), py::arg("root"), timeout(), Calls())
+      .def(
+          "allgather",
+          [call = profiled("gradwire:all_gather", &ProcessGroup::all_gather)](
+              ProcessGroup& self, Tensors outputs, const at::Tensor& input, Timeout timeout) {
+            return call(self, {std::move(outputs)}, {input}, options_with<AllGatherOptions>(timeout));
+          },
+          py::arg("output_tensors"), py::arg("input_tensor"), timeout(), Calls())
+      .def(
+          "gather",
+          [call = profiled("gradwire:gather", &ProcessGroup::gather)](
+              ProcessGroup& self, Tensors outputs, const at::Tensor& input, int root, Timeout timeout) {
+            return call(self, lists_of(std::move(outputs)), {input}, options_with<GatherOptions>(timeout, root));
+          },
+          py::arg("output_tensors"), py::arg("input_tensor"), py::arg("root"), timeout(), Calls())
+      .def(
+          "scatter",
+          [call = profiled("gradwire:scatter", &ProcessGroup::scatter)](ProcessGroup& self, const at::Tensor& output,
+                                                                        Tensors inputs, int root, Timeout timeout) {
+            return call(self, {output}, lists_of(std::move(inputs)), options_with<ScatterOptions>(timeout, root));
+          },
+          py::arg("output_tensor"), py::arg("input_tensors"), py::arg("root"), timeout(), Calls())
+      .def(
+          "alltoall",
+          [call = profiled("gradwire:all_to_all", &ProcessGroup::all_to_all)](ProcessGroup& self, Tensors outputs,
+                                                                              Tensors inputs, Timeout timeout) {
+            return call(self, std::move(outputs), std::move(inputs), options_with<AllToAllOptions>(timeout));
+          },
+          py::arg("output_tensors"), py::arg("input_tensors"), timeout(), Calls())
+      .def(
+          "barrier",
+          [call = profiled("gradwire:barrier", &ProcessGroup::barrier)](ProcessGroup& self, Timeout timeout) {
+            return call(self, options_with<BarrierOptions>(timeout));
+          },
+          timeout(), Calls());
+  for (const char* name : {"alltoall_base", "all_to_all_single"}) {
+    group.def(
+        name,
+        [call = profiled("gradwire:all_to_all", &ProcessGroup::all_to_all_single)](
+            ProcessGroup& self, const at::Tensor& output, const at::Tensor& input, Splits output_splits,
+            Splits input_splits, Timeout timeout) {
+          return call(self, output, input, std::move(output_splits), std::move(input_splits),
+                      options_with<AllToAllOptions>(timeout));
+        },
+        py::arg("output"), py::arg("input"), py::arg("output_split_sizes") = Splits(),
+        py::arg("input_split_sizes") = Splits(), timeout(), Calls());
+  }
+}
+
+void bind_short_reductions(Class& group) {
+  const auto timeout = [] { return py::arg("timeout") = py::none(); };
+  const auto op = [] { return py::arg("op") = ReduceOp::sum(); };
+  const auto all_reduce = profiled("gradwire:all_reduce", &ProcessGroup::all_reduce);
+  group
+      .def(
+          "allreduce",
+          [all_reduce](ProcessGroup& self, Tensors tensors, const ReduceOp& op, Timeout timeout) {
+            return all_reduce(self, std::move(tensors), options_with<AllReduceOptions>(timeout, op));
+          },
+          py::arg("tensors"), op(), timeout(), Calls())
+      .def(
+          "allreduce",
+          [all_reduce](ProcessGroup& self, const at::Tensor& tensor, const ReduceOp& op, Timeout timeout) {
+            return all_reduce(self, {tensor}, options_with<AllReduceOptions>(timeout, op));
+          },
+          py::arg("tensor"), op(), timeout(), Calls())
+      .def(
+          "reduce",
+          [call = profiled("gradwire:reduce", &ProcessGroup::reduce)](ProcessGroup& self, const at::Tensor& tensor,
+                                                                      int root, const ReduceOp& op, Timeout timeout) {
+            auto options = options_with<ReduceOptions>(timeout, root);
+            options.op = op;
+            return call(self, {tensor}, options);
+          },
+          py::arg("tensor"), py::arg("root"), op(), timeout(), Calls())
+      .def(
+          "reduce_scatter",
+          [call = profiled("gradwire:reduce_scatter", &ProcessGroup::reduce_scatter)](
+              ProcessGroup& self, const at::Tensor& output, Tensors inputs, const ReduceOp& op, Timeout timeout) {
+            return call(self, {output}, {std::move(inputs)}, options_with<ReduceScatterOptions>(timeout, op));
+          },
+          py::arg("output"), py::arg("input"), op(), timeout(), Calls());
+}
+
+void bind_newer_names(Class& group) {
+  const auto opts = [](const auto& defaults) { return py::arg_v("opts", defaults, "..."); };
+  group
+      .def("all_gather_single", profiled("gradwire:all_gather", &ProcessGroup::all_gather_into_tensor),
+           py::arg("output"), py::arg("input"), opts(AllGatherOptions()), Calls())
+      .def("all_gather_single_coalesced",
+           profiled("gradwire:all_gather", &ProcessGroup::all_gather_into_tensor_coalesced), py::arg("outputs"),
+           py::arg("inputs"), opts(AllGatherOptions()), Calls())
+      .def(
+          "allgather_coalesced",
+          [call = profiled("gradwire:all_gather", &ProcessGroup::all_gather)](
+              ProcessGroup& self, const Lists& outputs, Tensors inputs, const AllGatherOptions& options) {
+            Lists lists = by_input(outputs, inputs.size());
+            return call(self, std::move(lists), std::move(inputs), options);
+          },
+          py::arg("output_lists"), py::arg("input_list"), opts(AllGatherOptions()), Calls(),
+          "output_lists[rank][i] gets input_list[i] of that rank.")
+      .def("reduce_scatter_single", profiled("gradwire:reduce_scatter", &ProcessGroup::reduce_scatter_tensor),
+           py::arg("output"), py::arg("input"), opts(ReduceScatterOptions()), Calls())
+      .def("reduce_scatter_single_coalesced",
+           profiled("gradwire:reduce_scatter", &ProcessGroup::reduce_scatter_tensor_coalesced), py::arg("outputs"),
+           py::arg("inputs"), opts(ReduceScatterOptions()), Calls())
+      .def("all_to_all_single", profiled("gradwire:all_to_all", &ProcessGroup::all_to_all_single), py::arg("output"),
+           py::arg("input"), py::arg("output_split_sizes") = Splits(), py::arg("input_split_sizes") = Splits(),
+           opts(AllToAllOptions()), Calls());
+}
+
 void bind_rest(Class& group) {
   group
       .def("send", profiled("gradwire:send", &ProcessGroup::send, /*is_message=*/true), py::arg("tensors"),
@@ -346,6 +489,9 @@ group alive that Python has forgotten; the group can be referenced weakly.)");
   group.def(py::init<int, int>(), py::arg("rank"), py::arg("size"));
   bind_identity(group);
   bind_collectives(group);
+  bind_newer_names(group);  // before the short forms: of overloads the first one that fits is taken
+  bind_short_movements(group);
+  bind_short_reductions(group);
   bind_rest(group);
 }
 

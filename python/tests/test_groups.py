@@ -146,6 +146,71 @@ def test_a_profiler_sees_the_calls_of_a_group(ranks):
                             ("gradwire:recv", [[2]])]
 
 
+def test_short_forms_and_newer_names_of_pytorch(ranks):
+    soon = timedelta(seconds=60)
+
+    def body(group):
+        rank, everyones = group.rank(), [tensor_of(each) for each in range(SIZE)]
+        total = sum(everyones)
+
+        def mine():
+            return tensor_of(rank)
+
+        def outputs():
+            return [torch.empty(4) for _ in range(SIZE)]
+
+        def assert_gathered(tensors):
+            assert all(map(torch.equal, tensors, everyones))
+
+        for options in ((), (soon,), (None,)):
+            tensor, gathered = mine(), outputs()
+            group.broadcast(tensor, 1, *options).wait()
+            assert torch.equal(tensor, everyones[1])
+            group.allgather(gathered, mine(), *options).wait()
+            assert_gathered(gathered)
+            gathered = outputs() if rank == 2 else []
+            group.gather(gathered, mine(), 2, *options).wait()
+            assert rank != 2 or gathered and not assert_gathered(gathered)
+            group.scatter(tensor, everyones if rank == 0 else [], 0, *options).wait()
+            assert torch.equal(tensor, mine())
+            gathered = outputs()
+            group.alltoall(gathered, [mine() for _ in range(SIZE)], *options).wait()
+            assert_gathered(gathered)
+            group.barrier(*options).wait()
+            for method in (group.alltoall_base, group.all_to_all_single):
+                got = torch.empty(SIZE, 4)
+                method(got, mine().expand(SIZE, 4).contiguous(), [], [], *options).wait()
+                assert_gathered(got)
+        for op, result in (((), total), ((dist.ReduceOp.MAX,), everyones[-1]), ((dist.ReduceOp.MAX, soon), everyones[-1])):
+            for given in (list, lambda tensors: tensors[0]):
+                tensor = mine()
+                group.allreduce(given([tensor]), *op).wait()
+                assert torch.equal(tensor, result)
+            tensor, got = mine(), torch.empty(4)
+            group.reduce(tensor, 0, *op).wait()
+            assert rank != 0 or torch.equal(tensor, result)
+            group.reduce_scatter(got, [mine() for _ in range(SIZE)], *op).wait()
+            assert torch.equal(got, result)
+        lists = [[torch.empty(4), torch.empty(1)] for _ in range(SIZE)]
+        group.allgather_coalesced(lists, [mine(), torch.tensor([float(rank)])]).wait()
+        assert_gathered([each[0] for each in lists])
+        assert [each[1].item() for each in lists] == [0.0, 1.0, 2.0]
+        with pytest.raises(dist.InvalidArgument, match="one for each input"):
+            group.allgather_coalesced(lists, [mine()])
+        got, part = torch.empty(SIZE * 4), torch.empty(4)
+        group.all_gather_single(got, mine()).wait()
+        group.all_gather_single_coalesced([got], [mine()]).wait()
+        assert torch.equal(got, torch.cat(everyones))
+        group.reduce_scatter_single(part, mine().repeat(SIZE)).wait()
+        group.reduce_scatter_single_coalesced([part], [mine().repeat(SIZE)]).wait()
+        assert torch.equal(part, total)
+        assert group._get_backend_name() == group.name() == "threads"
+        with pytest.raises(dist.InvalidArgument):
+            group.barrier(timedelta(seconds=-1))
+
+    ranks.all_well(SIZE, body)
+
+
 def test_messages_and_batches(ranks):
     def body(group):
         rank, right, left = group.rank(), (group.rank() + 1) % SIZE, (group.rank() - 1) % SIZE
