@@ -38,8 +38,8 @@ struct DdpOptions {
   // True: rank 0 sends its buffers (for example the running statistics of batch norm) to all ranks at construction, and
   // before each forward in training mode that follows a synchronized one: also before the first forward under
   // no_sync(), and not before the first one after it, as in PyTorch. A forward in eval mode or without gradients never
-  // sends buffers, so one rank may evaluate alone. Buffers may be replaced: DDP sends the buffers that the module has
-  // at that time.
+  // sends buffers, and one rank may run a forward without gradients alone. Buffers may be replaced: DDP sends the
+  // buffers that the module has at that time.
   bool broadcast_buffers = true;
   // When given, this option decides instead of broadcast_buffers whether rank 0 sends its buffers before forwards. Rank
   // 0 then sends its buffers at construction in any case.
