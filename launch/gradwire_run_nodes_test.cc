@@ -92,14 +92,17 @@ TEST_F(NodesTest, ARankThatDiesEndsTheJobOnAllNodesWithItsCode) {
   EXPECT_TRUE(contains(results[1].err, "rank 3 died first")) << results[1].err;
 }
 
-// Rank 2 does not end when it is asked to, and is killed only after the grace.
+// Rank 2 does not end when it is asked to, but when the ranks of node 0 were asked.
 TEST_F(NodesTest, TheOtherNodesStopBeforeTheNodeOfTheFailedRankHasEnded) {
+  const auto until = [&](const std::string& file) {
+    return concat("while [ ! -e ", scratch(file), " ]; do sleep 0.02; done; ");
+  };
+  const std::string quick = concat("trap 'touch ", scratch("stopped"), "; exit 0' TERM; touch ", scratch("up"),
+                                   "-$RANK; while true; do sleep 0.02; done");
   const std::string slow =
-      concat("trap '' TERM; [ $RANK = 3 ] && exit 7; while [ ! -e ", scratch("stopped"), " ]; do sleep 0.02; done");
-  auto first = launch(
-      "0", node(0, 2, concat("trap 'touch ", scratch("stopped"), "; exit 0' TERM; ", "while true; do sleep 0.02; done"),
-                {"--grace", "60"}, 2));
-  auto second = launch("1", node(1, 2, slow, {"--grace", "60"}));
+      concat("trap '' TERM; if [ $RANK = 3 ]; then ", until("up-0"), until("up-1"), "exit 7; fi; ", until("stopped"));
+  auto first = launch("0", node(0, 2, quick, {"--grace", "600"}));
+  auto second = launch("1", node(1, 2, slow, {"--grace", "600"}));
   for (const Result& result : {first.finish(), second.finish()}) {
     EXPECT_EQ(result.exit_code, 7) << result.err;
     EXPECT_FALSE(contains(result.err, "SIGKILL")) << result.err;

@@ -4,6 +4,7 @@
 
 #include <signal.h>
 
+#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <utility>
@@ -25,12 +26,19 @@ NodeEnd end_of(const JobOutcome& outcome, const std::string& place) {
             concat(place, " was interrupted by ", name_of_signal(outcome.interrupted_by))};
   }
   if (!outcome.late.empty()) return {Kind::final, kTimeoutExit, concat("--timeout passed on ", place)};
-  if (outcome.stopped_first) return {Kind::stopped, outcome.exit_code(), ""};
+  // SIGKILL comes from outside, whatever the rank was told before.
+  const bool was_sigkill = outcome.first_bad && outcome.ends[*outcome.first_bad]->by_signal &&
+                           outcome.ends[*outcome.first_bad]->code == SIGKILL;
+  const bool followed = outcome.first_bad_followed && !was_sigkill;
+  // The rank whose failure the others noticed may come to its end after one of them.
+  const bool failed_by_itself =
+      outcome.first_bad && !followed &&
+      std::find(outcome.asked.begin(), outcome.asked.end(), *outcome.first_bad) == outcome.asked.end();
+  if (outcome.stopped_first && !failed_by_itself) return {Kind::stopped, outcome.exit_code(), ""};
   if (outcome.first_bad) {
     const ProcessEnd& end = *outcome.ends[*outcome.first_bad];
-    const bool was_killed = end.by_signal && end.code != SIGABRT;
-    // SIGKILL comes from outside, whatever the rank was told before.
-    const bool followed = outcome.first_bad_followed && !(end.by_signal && end.code == SIGKILL);
+    // After the alarm of another host a crash may be a rank's way to end.
+    const bool was_killed = end.by_signal && end.code != SIGABRT && (was_sigkill || !outcome.stopped_first);
     return {followed     ? Kind::followed
             : was_killed ? Kind::killed
                          : Kind::failed,

@@ -6,8 +6,8 @@
 #include <thread>
 #include <utility>
 
-#include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/membership/journal.h"
 
 namespace gradwire::launch {
 namespace {
@@ -29,12 +29,13 @@ bool PatientCoordinator::step(Milliseconds wait) {
   }
   try {
     if (!coordinator_.step(wait)) return false;
-  } catch (const StoreError& problem) {
+  } catch (const membership::JournalFullError& problem) {
     next_try_ = Deadline::after(kTryAgain);
     if (std::exchange(told_, true)) return false;
-    tell(concat("the coordinator of the elastic job cannot go on: ", problem.what(),
-                "; it tries again each second, and the job trains on meanwhile, but no rank can come or go; make room "
-                "where the disk is full"));
+    tell(concat(
+        "the coordinator of the elastic job cannot go on: ", problem.what(),
+        "; it tries again each second, and the job trains on meanwhile, but no rank can come or go; make room on "
+        "that disk"));
     return false;
   }
   if (std::exchange(told_, false)) tell("the coordinator of the elastic job goes on");

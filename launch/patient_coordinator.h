@@ -14,16 +14,15 @@
 
 namespace gradwire::launch {
 
-// A Coordinator that tries again when the journal or the store refuses something, and goes on where it was once they
-// take what it writes. Until then nothing is decided, and the job trains on with the members that it has. For one
-// thread.
+// A Coordinator that tries again when there is no room for its journal, and goes on where it was once there is. Until
+// then nothing is decided, and the job trains on with the members that it has. For one thread.
 class PatientCoordinator final {
  public:
-  // As Coordinator::Coordinator(). Throws StoreError too: a file that is no journal will not be one in a while.
+  // As Coordinator::Coordinator(), and throws what that throws.
   PatientCoordinator(std::shared_ptr<Store> store, const membership::CoordinatorOptions& options);
 
-  // As Coordinator::step(). On a StoreError it tells (CoordinatorOptions::tell) what happened, once until it can go on,
-  // and returns false; calls within the next second only wait.
+  // As Coordinator::step(). On a JournalFullError it tells (CoordinatorOptions::tell) what happened, once until it can
+  // go on, and returns false; calls within the next second only wait.
   bool step(Milliseconds wait);
   // Handles events for ever.
   [[noreturn]] void run();

@@ -77,8 +77,10 @@ std::string process_identity() {
   static std::atomic<std::uint64_t> counter{0};
   const std::string pid = std::to_string(::getpid());
   const std::string space = number_space();
-  return concat(space.empty() ? "unknown" : space, " ", pid, " ", stat_of(pid).value_or(Stat()).start, " ",
-                counter.fetch_add(1));
+  const std::string start = stat_of(pid).value_or(Stat()).start;
+  // Without a start the process cannot be told from a later one of the same number, so nobody is to look for it.
+  const bool is_known = !space.empty() && !start.empty();
+  return concat(is_known ? space : "unknown", " ", pid, " ", start.empty() ? "0" : start, " ", counter.fetch_add(1));
 }
 
 bool may_be_alive(const std::string& identity) {

@@ -67,8 +67,11 @@ TEST(ProcessIdentity, WithoutDescriptorsNobodyIsTakenForDead) {
   none.rlim_cur = 0;
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
   const bool alive = may_be_alive(name);
+  const std::string later = process_identity();
   ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
   EXPECT_TRUE(alive);
+  EXPECT_TRUE(may_be_alive(later)) << later;
+  EXPECT_EQ(number_of_process(later), ::getpid());
 }
 
 }  // namespace

@@ -14,18 +14,13 @@
 #include "gradwire/base/strings.h"
 
 namespace gradwire {
-namespace {
 
-// Brings the names in the folder of `path` to the disk, where the system allows it: a folder that may not be read, and
-// some network file systems, do not. The file is whole in any case.
-void sync_folder_of(const std::string& path) {
+void bring_name_to_disk(const std::string& path) {
   const std::size_t slash = path.rfind('/');
   const std::string folder = slash == std::string::npos ? std::string(".") : path.substr(0, slash + 1);
   const UniqueFd opened(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (opened) static_cast<void>(::fsync(opened.get()));
 }
-
-}  // namespace
 
 WholeFile::WholeFile(std::string path)
     : path_(std::move(path)),
@@ -62,7 +57,7 @@ void WholeFile::finish() {
   }
   finished_ = true;
   // A program may remove the file before this one now, which a power cut must not leave it without.
-  sync_folder_of(path_);
+  bring_name_to_disk(path_);
 }
 
 }  // namespace gradwire

@@ -10,6 +10,10 @@
 
 namespace gradwire {
 
+// Brings the name of the file `path` in its folder to the disk, where the system allows it: a folder that may not be
+// read, and some network file systems, do not.
+void bring_name_to_disk(const std::string& path);
+
 // Writes go to `<path>.part`. finish() replaces `path` by this file when all of it is on the disk, and then brings the
 // new name to the disk too, where the file system can. Without finish(), `path` does not change, and `<path>.part` is
 // removed. Not thread-safe.

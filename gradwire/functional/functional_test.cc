@@ -173,11 +173,9 @@ TEST(Functional, WorksOverAUsersGroup) {
 // The sum of the gradients is beyond the largest half, 65504; PyTorch's own divides after the sum, too.
 TEST(Functional, GradientsOfAveragesOfHalvesStayFinite) {
   run_two([](int, const functional::Group& group) {
-    for (const ReduceOp op : {ReduceOp::avg(), ReduceOp::premul_sum(0.5)}) {
-      const at::Tensor x = at::ones({3}, at::kHalf).requires_grad_();
-      functional::all_reduce(x, group, op).backward(at::full({3}, 40000, at::kHalf));
-      EXPECT_TRUE(at::equal(x.grad(), at::full({3}, 40000, at::kHalf))) << x.grad();
-    }
+    const at::Tensor x = at::ones({3}, at::kHalf).requires_grad_();
+    functional::all_reduce(x, group, ReduceOp::avg()).backward(at::full({3}, 40000, at::kHalf));
+    EXPECT_TRUE(at::equal(x.grad(), at::full({3}, 40000, at::kHalf))) << x.grad();
   });
 }
 

@@ -100,9 +100,8 @@ class AllReduce : public Reduction {
     return {tensor};
   }
   Tensors backward(const Tensors& saved, const Tensors& gradients) const override {
-    // The factor before the sum, as in forward(): the sum alone may be infinite in half precision.
-    if (op().kind == Kind::avg || op().kind == Kind::premul_sum)
-      return {functional::all_reduce(gradients[0], shared_group(), op())};
+    // Divided before the sum, as in forward(): the sum alone may be infinite in half precision.
+    if (op().kind == Kind::avg) return {functional::all_reduce(gradients[0], shared_group(), op())};
     const at::Tensor gradient = functional::all_reduce(gradients[0], shared_group());
     return {part_of(gradient, own(saved), output(saved))};
   }

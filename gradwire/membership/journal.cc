@@ -20,6 +20,7 @@
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/base/whole_file.h"
 
 namespace gradwire::membership {
 namespace {
@@ -37,7 +38,10 @@ std::string head_of(const RosterOptions& options) {
 }
 
 [[noreturn]] void fail_errno(const std::string& path, const char* what) {
-  fail(path, concat(what, ": ", std::strerror(errno)));
+  const int problem = errno;
+  const std::string text = concat("the journal ", path, " of the elastic job: ", what, ": ", std::strerror(problem));
+  if (problem == ENOSPC || problem == EDQUOT || problem == EFBIG) throw JournalFullError(text);
+  throw StoreError(text);
 }
 
 std::string text_of(const std::string& path) {
@@ -104,14 +108,6 @@ std::int64_t host_number(const std::string& event_text) {
   std::int64_t number = 0;
   if (joined != nullptr) std::from_chars(joined->host.data(), joined->host.data() + joined->host.size(), number);
   return number;
-}
-
-// The file is new: its folder has to hold its name after a power cut. A file system that cannot do this is as good as
-// it gets.
-void bring_name_to_disk(const std::string& path) {
-  const std::filesystem::path folder = std::filesystem::absolute(path).parent_path();
-  const UniqueFd opened(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (opened) ::fsync(opened.get());
 }
 
 // What follows from the text of event `number`. A text that no gradwire of this version writes changes nothing: one

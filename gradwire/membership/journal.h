@@ -15,6 +15,12 @@
 
 namespace gradwire::membership {
 
+// The disk of a journal has no room, or the user no more of it. What append() was given may be appended again.
+class JournalFullError : public StoreError {
+ public:
+  using StoreError::StoreError;
+};
+
 // A record is on the disk when append() returns, so a coordinator that is killed loses no decision that it published.
 // A record that was only half written when the process was killed or the disk became full is cut off, or completed when
 // its event is whole. Not thread-safe.

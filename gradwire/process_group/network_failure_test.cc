@@ -156,8 +156,8 @@ void die_at_collective(int calls) {
       nullptr);
 }
 
-// Every step of making the group, of a duplicate, and of a part in which the ranks have other numbers. Over Gloo some of
-// these deaths are noticed by the deadline only.
+// Every step of making the group, of a duplicate, and of a part in which the ranks have other numbers. Over Gloo some
+// of these deaths are noticed by the deadline only.
 TEST_P(NetworkFailure, ADeathAtAnyStepOfMakingAHybridGroupIsNamed) {
   if (GetParam() != "hybrid/ucx") return;
   constexpr int kVictim = 3;  // the second of the second host

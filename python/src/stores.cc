@@ -1,6 +1,8 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
 // The rendezvous stores. Values are bytes in Python; keys and values may be given as str, too.
+#include <unistd.h>
+
 #include <pybind11/trampoline_self_life_support.h>
 #include <torch/csrc/Exceptions.h>
 
@@ -32,11 +34,11 @@ using Keys = std::vector<std::string>;
 // A waiting call looks for Ctrl-C that often.
 constexpr Milliseconds kLook{100};
 
-// Ends a wait with the exception that a signal's handler raised, KeyboardInterrupt mostly. Signals are the main
-// thread's, which alone has a check. Another thread must not ask for the lock while it waits: at the end of the
-// interpreter that would end the thread in the middle of a call of C++, and the process with it.
+// Ends a wait with the exception that a signal's handler raised, KeyboardInterrupt mostly. Handlers run on the main
+// thread alone. Another thread must not ask for the lock while it waits: at the end of the interpreter that would end
+// the thread in the middle of a call of C++, and the process with it.
 void raise_signals() {
-  if (interrupt_check() == nullptr) return;
+  if (::gettid() != ::getpid() || !may_take_lock()) return;
   const py::gil_scoped_acquire lock;
   if (PyErr_CheckSignals() != 0) throw py::error_already_set();
 }

@@ -187,6 +187,7 @@ struct Messages {
   Outputs outputs;
   Deadline deadline = Deadline::never();
   Future future;
+  Mutex start;  // of the thread that waits; none calls out while it holds this
   std::atomic<bool> watched{false};
   Mutex turn;
 
@@ -223,8 +224,8 @@ class MessagesWork final : public LabelledWork {
     const WatchedWait watched;
     // A wait of the engine's that misses its timeout ends the group, so a shorter one is waited for here.
     if (timeout != kNoTimeout) return LabelledWork::wait(timeout);
-    // The engine's wait cannot be interrupted either.
-    if (!messages_->watched && interrupt_check() == nullptr) messages_->finish();
+    // The engine's wait cannot be interrupted, so a thread does it where somebody may interrupt this one.
+    if (!messages_->watched && (interrupt_check() == nullptr || !try_to_watch())) messages_->finish();
     return LabelledWork::wait(kNoTimeout);
   }
   Future future() override {
@@ -234,12 +235,18 @@ class MessagesWork final : public LabelledWork {
 
  private:
   void watch() {
-    if (messages_->future->completed() || messages_->watched.exchange(true)) return;
+    MutexLock lock(messages_->start);
+    if (messages_->future->completed() || messages_->watched) return;
+    waiters_->start([messages = messages_] { messages->finish(); });
+    messages_->watched = true;
+  }
+  // Whether a thread waits for the message.
+  bool try_to_watch() {
     try {
-      waiters_->start([messages = messages_] { messages->finish(); });
-    } catch (...) {
-      messages_->watched = false;
-      throw;
+      watch();
+      return true;
+    } catch (const ResourceError&) {
+      return false;
     }
   }
 

@@ -422,7 +422,6 @@ std::shared_ptr<ProcessGroup> HybridGroup::do_split(int color, int key, const st
     auto local = call.local().split(color, key, desc);
     auto everyone = call.everyone().split(color, key, desc);
     if (everyone == nullptr) return;
-    call.everyone();  // the errors that follow are in its numbers
     try {
       group = make(std::move(everyone), std::move(local), part.hosts);
     } catch (...) {
