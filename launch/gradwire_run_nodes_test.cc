@@ -4,8 +4,10 @@
 // loopback. tests/network has hosts with separate networks.
 #include <signal.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
 #include "gradwire/base/strings.h"
 #include "gradwire/store/tcp_store.h"
@@ -45,6 +47,21 @@ class NodesTest : public LauncherTest {
   void wait_for_place(int node) const {
     TcpStore store({.port = port_});
     store.get(concat("gradwire-run/node/", node));
+  }
+  // Two hosts with a rank each. The shell that stands for ssh does not become the launcher, which has a session of its
+  // own; signals end the shell.
+  Words two_hosts() const {
+    std::ofstream(scratch("ssh")) << "setsid -w sh -c \"$1\"\nexit $?\n";
+    return {"--hosts",
+            "a,b",
+            "--ssh",
+            concat("/bin/sh ", scratch("ssh"), " {command} {host}"),
+            "--rendezvous",
+            concat("127.0.0.1:", port_),
+            "-n",
+            "1",
+            "--heartbeat-timeout",
+            "20"};
   }
   std::string secret_file(const std::string& name, const std::string& secret) const {
     std::ofstream(scratch(name)) << secret << "\n";
@@ -323,6 +340,33 @@ TEST_F(NodesTest, HostsAreStartedThroughAShell) {
     EXPECT_TRUE(contains(result.out, concat("[rank ", rank, "] ", std::filesystem::current_path().string(), "\n")));
   }
   EXPECT_EQ(run_script(options, "[ $RANK = 2 ] && exit 9; sleep 1000").exit_code, 9);
+}
+
+TEST_F(NodesTest, SignalsReachTheRanksOfAllHosts) {
+  start_script(two_hosts(),
+               "trap 'echo got-usr1' USR1; trap 'sleep 2; echo checkpoint; exit 7' INT; echo up; "
+               "while :; do sleep 0.05; done");
+  wait_for_output("up", 2);
+  signal_launcher(SIGUSR1);
+  wait_for_output("got-usr1", 2);
+  signal_launcher(SIGINT);
+  const auto result = finish();
+  EXPECT_EQ(result.exit_code, 128 + SIGINT) << result.err;
+  EXPECT_EQ(count_of(result.out, "checkpoint"), 2) << result.out;
+  for (const int rank : {0, 1}) EXPECT_TRUE(contains(result.err, concat("rank ", rank, ": exit code 7"))) << result.err;
+  EXPECT_FALSE(contains(result.err, "as ssh has it")) << result.err;
+}
+
+TEST_F(NodesTest, ASecondInterruptKillsTheRanksOfAllHosts) {
+  start_script(two_hosts(), "trap 'echo no' INT; trap '' TERM; echo up; while :; do sleep 0.05; done");
+  wait_for_output("up", 2);
+  signal_launcher(SIGINT);
+  wait_for_output("no", 2);
+  std::this_thread::sleep_for(std::chrono::milliseconds(400));  // a repeat right behind the first does not count
+  signal_launcher(SIGINT);
+  const auto result = finish();
+  EXPECT_EQ(result.exit_code, 128 + SIGINT) << result.err;
+  EXPECT_EQ(count_of(result.err, ": killed by gradwire-run"), 2) << result.err;
 }
 
 TEST_F(NodesTest, TheEndOfTheStarterIsTheEndOfAll) {

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstddef>
 #include <optional>
 
 #include "gradwire/base/deadline.h"
@@ -17,6 +18,7 @@
 #include "launch/descendants.h"
 #include "launch/launch_error.h"
 #include "launch/rank_process.h"
+#include "launch/signal_lines.h"
 
 namespace gradwire::launch {
 namespace {
@@ -30,18 +32,23 @@ void pass_on(pid_t keeper, int signal) {
   ::kill(keeper, SIGCONT);
 }
 
-// Whether `fd` has come to its end; what can be read from it is dropped.
-bool has_ended(int fd) {
-  char dropped[512];
-  const ssize_t count = ::read(fd, dropped, sizeof(dropped));
+// Passes on the signals that `fd` tells of. Returns whether it has come to its end.
+bool has_ended(int fd, SignalLines& lines, pid_t keeper) {
+  char bytes[512];
+  const ssize_t count = ::read(fd, bytes, sizeof(bytes));
+  if (count > 0) {
+    // This process does not stop with the ranks: it has to read that they go on.
+    lines.take({bytes, static_cast<std::size_t>(count)}, [&](int signal) { ::kill(keeper, signal); });
+  }
   return count == 0 || (count < 0 && errno != EINTR && errno != EAGAIN);
 }
 
 ProcessEnd wait_for_keeper(pid_t keeper, SignalQueue& signals, int watched_fd) {
+  SignalLines lines;
   while (true) {
     pollfd polled[2] = {{signals.fd(), POLLIN, 0}, {watched_fd, POLLIN, 0}};
     ::poll(polled, 2, -1);
-    if (polled[1].revents != 0 && has_ended(watched_fd)) {
+    if (polled[1].revents != 0 && has_ended(watched_fd, lines, keeper)) {
       watched_fd = -1;
       ::kill(keeper, SIGTERM);
     }

@@ -21,8 +21,9 @@ inline constexpr const char* kKeeperName = "gradwire-keeper";
 
 // Forks the keeper, which runs `job(front_fd)`; `front_fd` becomes readable when the front has died. Returns twice: in
 // the keeper the result of the job, which must become the keeper's exit code, and in the front this exit code. Both
-// processes use `signals`. The end of `watched_fd`, unless it is -1, has the effect of SIGTERM. Call from a process
-// with one thread. Throws LaunchError: in the keeper when the job threw it, in the front when the keeper was killed.
+// processes use `signals`. The end of `watched_fd`, unless it is -1, has the effect of SIGTERM, and the lines of
+// signal_lines.h that it brings have that of their signals. Call from a process with one thread. Throws LaunchError: in
+// the keeper when the job threw it, in the front when the keeper was killed.
 int run_in_keeper(SignalQueue& signals, int watched_fd, const std::function<int(int front_fd)>& job);
 
 }  // namespace gradwire::launch

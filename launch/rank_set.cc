@@ -12,6 +12,7 @@
 #include "gradwire/base/deadline.h"
 #include "launch/cpu_share.h"
 #include "launch/launch_error.h"
+#include "launch/signal_lines.h"
 
 namespace gradwire::launch {
 namespace {
@@ -91,6 +92,15 @@ void RankSet::signal(int rank, int signal) noexcept {
   // Not yet reaped, so the number still means this process and its group.
   const pid_t pid = ranks_[static_cast<std::size_t>(rank)].pid;
   if (pid > 0) ::kill(-pid, signal);
+}
+
+void RankSet::pass_on(int signal) noexcept {
+  for (const int rank : running()) {
+    const int fd = (*commands_)[static_cast<std::size_t>(rank)].signal_fd;
+    if (fd >= 0 && write_signal_line(fd, signal)) continue;
+    // A rank leads an orphaned process group, in which the kernel discards SIGTSTP.
+    this->signal(rank, signal == SIGTSTP ? SIGSTOP : signal);
+  }
 }
 
 std::vector<int> RankSet::running() const {

@@ -20,6 +20,9 @@ struct RankCommand {
   std::vector<std::string> command;
   std::vector<std::string> environment;
   int stdin_fd = -1;  // the caller keeps it; -1: /dev/null
+  // The other end of stdin_fd, where the command reads signals as lines (signal_lines.h); the caller keeps it. -1: it
+  // gets signals from the kernel.
+  int signal_fd = -1;
 };
 
 // Ranks are numbered from 0 on this host. For one thread.
@@ -44,6 +47,8 @@ class RankSet final {
   void signal(int signal) noexcept;
   // The same for one rank.
   void signal(int rank, int signal) noexcept;
+  // Passes on a signal that the launcher has got: through RankCommand::signal_fd where there is one, else as signal().
+  void pass_on(int signal) noexcept;
 
   // The rank's number in the job.
   int number_of(int rank) const noexcept { return first_rank_ + rank; }

@@ -30,7 +30,7 @@ std::string draw_secret() {
   return secret;
 }
 
-// How the launcher on a host is fed: its stdin holds the secret, and ends when this process does.
+// How the launcher on a host is fed: its stdin holds the secret and then signals, and ends when this process does.
 struct Feed {
   UniqueFd reader;
   UniqueFd writer;
@@ -90,7 +90,7 @@ int run_on_hosts(const Options& options, const std::string& secret, SignalQueue&
     for (auto& argument : arguments_for_host(there, static_cast<int>(host))) command.push_back(std::move(argument));
     feeds.push_back(feed(shared));
     launchers.push_back({remote_command(options.remote.shell, options.remote.hosts[host], folder, command),
-                         inherited_environment(), feeds.back().reader.get()});
+                         inherited_environment(), feeds.back().reader.get(), feeds.back().writer.get()});
   }
   // When one fails the others learn it among themselves.
   const Milliseconds notice = options.node.heartbeat_timeout + options.grace + std::chrono::seconds(10);

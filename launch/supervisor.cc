@@ -158,8 +158,7 @@ void Supervisor::on_signal(int signal) {
     if (phases_.is(Phase::gone)) return;
     if (signal == SIGTSTP) stall_.ranks_were_stopped();
     if (signal == SIGCONT) stall_.ranks_were_continued();
-    // A rank leads an orphaned process group, in which the kernel discards SIGTSTP.
-    ranks_.signal(signal == SIGTSTP ? SIGSTOP : signal);
+    ranks_.pass_on(signal);
     return;
   }
   const Interruptions::Kind kind = interruptions_.take(signal, now());
@@ -169,13 +168,16 @@ void Supervisor::on_signal(int signal) {
   }
   output_.say(stall_.take_text());  // no longer waits for the lines
   if (kind == Interruptions::Kind::first && phases_.is(Phase::running)) stall_.before_interruption();
-  ranks_.signal(signal);
+  ranks_.pass_on(signal);
   if (kind == Interruptions::Kind::first) {
     outcome_.interrupted_first = !outcome_.has_cause();
     outcome_.interrupted_by = signal;
     interruptions_.has_handled(now());
   } else if (kind == Interruptions::Kind::another && signal == SIGINT) {
-    enter(Phase::killed);
+    // The hosts kill their ranks themselves, and their reports come before they end.
+    if (!view_.gentle || hosts_kill_) return enter(Phase::killed);
+    hosts_kill_ = true;
+    interruptions_.has_handled(now());
   }
 }
 

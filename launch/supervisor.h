@@ -41,7 +41,9 @@ struct JobView {
   Deadline job_end = Deadline::never();               // --timeout
   std::optional<ElasticView> elastic = std::nullopt;  // empty: a rank that fails ends the job
   LineFilter filter = nullptr;                        // of the ranks' output
-  bool gentle = false;  // when the front process was killed, ranks get SIGTERM first, not SIGKILL
+  // The ranks are launchers of other hosts: when the front process was killed, they get SIGTERM first, not SIGKILL, and
+  // a second SIGINT is theirs to handle.
+  bool gentle = false;
 };
 
 // The ranks of one job on this host: starts them, decides what each event means for the job, and stops them. EndPhases
@@ -106,6 +108,7 @@ class Supervisor {
   EndPhases::Time started_{};
   JobOutcome outcome_;
   int late_interruption_ = 0;
+  bool hosts_kill_ = false;  // JobView::gentle: the second SIGINT was passed on
 };
 
 }  // namespace gradwire::launch
