@@ -63,11 +63,16 @@ void DilocoFragment::begin(Lane* lane, std::int64_t count) {
 void DilocoFragment::start(Lane* lane) {
   const auto round = static_cast<std::uint32_t>(standing_.exchanges);
   const double share = shared_at_ == standing_.begun_at ? share_ : 1;
-  if (lane == nullptr) return exchange(round, share);
+  // Ranks whose tags differ are told so: they have loaded states of other steps.
+  const CallTag tag{.iteration = round, .bucket = static_cast<std::uint16_t>(layout_->index)};
+  if (lane == nullptr) {
+    const std::vector<LaneScope::Route> itself{{group_, group_}};
+    const LaneScope scope(itself, tag);
+    return exchange(round, share);
+  }
   lane->submit(
-      [this, lane, round, share] {
-        const LaneScope scope(lane->routes(),
-                              {.iteration = round, .bucket = static_cast<std::uint16_t>(layout_->index)});
+      [this, lane, tag, round, share] {
+        const LaneScope scope(lane->routes(), tag);
         exchange(round, share);
       },
       pending_);

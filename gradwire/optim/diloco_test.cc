@@ -419,6 +419,28 @@ TEST(DilocoErrors, AnOptimizerThatFailsIsQuotedOnTheOthers) {
 }
 
 // A rank that is gone ends the exchange for the others, at the step that waits for it.
+// As when a job was killed while its ranks saved, one after the other: their outer parameters would never be equal
+// again.
+TEST(DilocoErrors, RanksThatLoadedStatesOfDifferentExchangesAreFound) {
+  for (const std::int64_t overlap : {0, 1}) {
+    run_ranks({"threads"}, 2, [&](int rank, const std::shared_ptr<ProcessGroup>& group) {
+      const auto parameters = weights();
+      const auto diloco = std::make_shared<DilocoAverager>(
+          parameters, DilocoOptions{.process_group = group, .inner_steps = 2, .overlap = overlap});
+      PostLocalSGDOptimizer optimizer(plain_optimizer(adam_factory(), parameters), diloco);
+      const std::string at_the_beginning = bytes_of(optimizer);
+      for (std::int64_t step = 0; step < 2 + overlap; ++step) optimizer.step();
+      if (rank == 1) load_bytes(optimizer, at_the_beginning);
+      const std::string error = error_of([&] {
+        for (std::int64_t step = 0; step < 4; ++step) optimizer.step();
+        diloco->finish_exchanges();
+      });
+      EXPECT_NE(error.find("iteration"), std::string::npos) << "overlap " << overlap << ", error: " << error;
+      error_of([&] { group->barrier()->wait(); });  // kept until both ranks have failed
+    });
+  }
+}
+
 TEST(DilocoErrors, ARankThatLeavesIsNamed) {
   run_ranks({"threads"}, 2, [](int rank, const std::shared_ptr<ProcessGroup>& group) {
     const auto parameters = weights();

@@ -78,6 +78,9 @@ std::vector<int> gossip_pairs(int size, std::uint64_t seed, std::uint64_t round)
 struct GossipAverager::Parts {
   Parts(std::vector<at::Tensor> all, GossipOptions chosen);
   std::string identity() const;
+  // Throws a MismatchError when the partner is at another step: the ranks have loaded states of other steps, and draw
+  // other pairs.
+  void require_same_step(int partner) const;
   void exchange();
 
   // Parameters of one dtype and device, which travel in one message.
@@ -150,10 +153,24 @@ GossipAverager::Parts::Next GossipAverager::Parts::next_of(const List& list, int
   return {list.slow + momentum, momentum};
 }
 
+void GossipAverager::Parts::require_same_step(int partner) const {
+  if (partner == channel->rank()) return;
+  const at::Tensor mine = at::full({1}, steps, at::kLong);
+  const at::Tensor other = at::empty_like(mine);
+  const auto sending = channel->send({mine}, partner);
+  channel->recv({other}, partner)->wait();
+  sending->wait();
+  const auto step = other.item<std::int64_t>();
+  if (step == steps) return;
+  throw MismatchError(concat(kGossip, ": rank ", channel->rank(), " exchanges at step ", steps, " and rank ", partner,
+                             " at step ", step, "; load states of the same step on all ranks."));
+}
+
 void GossipAverager::Parts::exchange() {
   const c10::NoGradGuard no_grad;
   const auto round = static_cast<std::uint64_t>(steps / options.inner_steps);
   const int partner = gossip_pairs(channel->size(), options.seed, round)[static_cast<std::size_t>(channel->rank())];
+  require_same_step(partner);
   // Everything is received before anything changes.
   std::vector<Next> all;
   for (const List& list : lists) all.push_back(next_of(list, partner));

@@ -255,6 +255,22 @@ TEST(GossipErrors, AFailureIsQuotedOnTheOtherRank) {
   });
 }
 
+// As when a job was killed while its ranks saved, one after the other.
+TEST(GossipErrors, RanksAtDifferentStepsAreFound) {
+  run_ranks({"threads"}, 2, [](int rank, const std::shared_ptr<ProcessGroup>& group) {
+    const auto parameters = weights();
+    GossipAverager gossip(parameters, {.process_group = group, .inner_steps = 2});
+    gossip.set_step(rank == 0 ? 1 : 3);
+    const auto before = values_of(parameters);
+    const std::string error = error_of([&] { gossip.average_parameters(parameters); });
+    EXPECT_TRUE(error.find("rank 0 exchanges at step 1 and rank 1 at step 3") != std::string::npos ||
+                error.find("rank 1 exchanges at step 3 and rank 0 at step 1") != std::string::npos)
+        << error;
+    expect_same_bits(values_of(parameters), before, "nothing was averaged");
+    error_of([&] { group->barrier()->wait(); });  // kept until both ranks have failed
+  });
+}
+
 // Nor does a rank that fails in the midst of an exchange.
 TEST(GossipErrors, AFailureInAnExchangeIsQuotedOnTheOtherRank) {
   run_ranks({"threads"}, 2, [](int rank, const std::shared_ptr<ProcessGroup>& group) {
