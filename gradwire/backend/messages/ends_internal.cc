@@ -39,8 +39,17 @@ void Ends::remember(const EndNotice& notice) {
     left_ = notice;
     return;
   }
-  failed_.insert_or_assign(notice.frame.channel, notice);
-  if (failed_.size() > kEndsKept) failed_.erase(failed_.begin());
+  const auto [row, is_new] = failed_.insert_or_assign(notice.frame.channel, notice);
+  if (!is_new) return;
+  try {
+    failed_in_order_.push_back(notice.frame.channel);
+  } catch (const std::bad_alloc&) {
+    failed_.erase(row);
+    throw;
+  }
+  if (failed_.size() <= kEndsKept) return;
+  failed_.erase(failed_in_order_.front());
+  failed_in_order_.pop_front();
 }
 
 bool Ends::is_told(int peer) const noexcept { return all_partners_ || wire_.is_partner(peer); }

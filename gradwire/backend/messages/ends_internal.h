@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <optional>
 #include <set>
@@ -77,6 +78,7 @@ class Ends final {
   // has left.
   static constexpr std::size_t kEndsKept = 256;
   std::map<std::uint64_t, EndNotice> failed_;
+  std::deque<std::uint64_t> failed_in_order_;  // the channels of failed_, the oldest end first
   std::optional<EndNotice> left_;
 };
 

@@ -146,6 +146,23 @@ TEST_F(MatcherEndsTest, AFailureIsRememberedWhenTheChannelHasBeenRemoved) {
   EXPECT_EQ(error_of(waits), "PeerError: enough");
 }
 
+// Not those with the highest numbers: a channel may fail long after younger ones have.
+TEST_F(MatcherEndsTest, OfManyFailuresTheLastAreRemembered) {
+  constexpr std::uint64_t kMany = 300;
+  for (std::uint64_t number = kChannel + 1; number <= kChannel + kMany; ++number) {
+    add(0, number);
+    const Notice notice{"another", false, {}};
+    at(0).end_channel(number, std::make_exception_ptr(AbortedError("aborted")), &notice);
+    at(0).remove_channels(number, number);
+    settle();
+  }
+  abort(0, "enough");
+  settle();
+  const auto waits = receive(kOpposite, 0);
+  settle();
+  EXPECT_EQ(error_of(waits), "PeerError: enough");
+}
+
 TEST_F(MatcherEndsTest, AMessageToAChannelThatHasEndedIsAnsweredWithTheEnd) {
   leave(0);
   settle();
