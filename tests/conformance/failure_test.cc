@@ -2,12 +2,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Deadlines, abort, and ranks that leave.
 #include <chrono>
+#include <functional>
 #include <latch>
 #include <set>
 #include <thread>
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/base/trace.h"
 #include "tests/conformance/conformance.h"
 
 namespace gradwire::testing {
@@ -255,6 +257,54 @@ TEST_P(LateFailure, RequestsThatBeginAfterAnAbortEndWithItsReason) {
     context.meet("failed");
     channels.clear();
     context.meet("end");
+  });
+}
+
+// What this rank does before the last step of duplicate().
+thread_local std::function<void()> before_the_last_step;
+
+void on_trace_point(void*, const trace::Event& event) noexcept {
+  if (before_the_last_step && std::string_view(event.name) == "duplicate.last_step") before_the_last_step();
+}
+
+// The others may have the duplicate, or may yet get it.
+TEST_P(LateFailure, ARankThatFailsInTheLastStepOfADuplicateIsMissedByNobodyUntilTheDeadline) {
+  run([](RankContext& context) {
+    constexpr int kAborter = 1;
+    Channel& channel = context.channel();
+    trace::set_sink(&on_trace_point, nullptr);
+    context.meet("ready");
+    if (context.rank() == kAborter) {
+      std::thread other([&] {
+        context.store().wait(std::vector<std::string>{"late"}, kGuard);
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));  // so that this rank waits for the late one
+        channel.abort("enough");
+      });
+      expect_contains(expect_throw<AbortedError>([&] { channel.duplicate(guarded()); }), "enough");
+      other.join();
+      context.store().set("aborted", "");
+    } else {
+      if (context.rank() == context.size() - 1) {
+        before_the_last_step = [&] {
+          context.store().set("late", "");
+          context.store().wait(std::vector<std::string>{"aborted"}, kGuard);
+        };
+      }
+      const auto start = Clock::now();
+      try {
+        channel.duplicate(guarded())->barrier(guarded());
+        ADD_FAILURE() << "the duplicate works without rank " << kAborter;
+      } catch (const PeerError& error) {
+        EXPECT_EQ(error.peers(), std::vector<int>{kAborter}) << error.what();
+        expect_contains(error.what(), "enough");
+      } catch (const std::exception& error) {
+        ADD_FAILURE() << describe(error);
+      }
+      EXPECT_TRUE(Clock::now() - start < kGuard / 2);
+      before_the_last_step = nullptr;
+    }
+    context.meet("end");
+    trace::set_sink(nullptr, nullptr);
   });
 }
 

@@ -8,6 +8,7 @@
 #include "gradwire/backend/fingerprint_internal.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/base/trace.h"
 
 namespace gradwire::messages {
 
@@ -46,15 +47,29 @@ GroupChannel::~GroupChannel() {
 }
 
 std::unique_ptr<Channel> GroupChannel::duplicate(const CallOptions& options) {
-  std::unique_ptr<Channel> channel;
-  run(fingerprint_of(Operation::duplicate), options, [&] {
-    std::vector<std::uint32_t> numbers(static_cast<std::size_t>(size()));
-    const std::uint32_t mine = rank() == 0 ? group_->next_channel() : 0;
-    numbers[static_cast<std::size_t>(rank())] = mine;
-    share(&mine, numbers.data(), sizeof(mine), options.deadline);
-    channel = std::make_unique<GroupChannel>(group_, numbers[0]);
-  });
-  return channel;
+  std::unique_ptr<GroupChannel> made;
+  try {
+    run(fingerprint_of(Operation::duplicate), options, [&] {
+      std::vector<std::uint32_t> numbers(static_cast<std::size_t>(size()));
+      const std::uint32_t mine = rank() == 0 ? group_->next_channel() : 0;
+      numbers[static_cast<std::size_t>(rank())] = mine;
+      share(&mine, numbers.data(), sizeof(mine), options.deadline);
+      made = std::make_unique<GroupChannel>(group_, numbers[0]);
+      // Nobody gets the duplicate before all know its number: who fails from then on tells the others there.
+      std::vector<std::byte> known(static_cast<std::size_t>(size()));
+      const std::byte yes{1};
+      known[static_cast<std::size_t>(rank())] = yes;
+      trace::point("duplicate.last_step", rank());
+      share(&yes, known.data(), sizeof(yes), options.deadline);
+    });
+  } catch (const PeerError& error) {
+    if (made != nullptr) made->announce_end(describe(std::current_exception()), error.peers());
+    throw;
+  } catch (...) {
+    if (made != nullptr) made->announce_end(describe(std::current_exception()), {});
+    throw;
+  }
+  return made;
 }
 
 void GroupChannel::tell_all(const void* mine, void* all, std::size_t bytes, const CallOptions& options) {

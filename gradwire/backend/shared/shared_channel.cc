@@ -11,6 +11,7 @@
 #include "gradwire/backend/validate_internal.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/base/trace.h"
 
 namespace gradwire::shared {
 
@@ -105,14 +106,23 @@ void SharedChannel::all_to_all(std::span<const ConstSlice> inputs, std::span<con
 // --- what a channel makes ------------------------------------------------------------------------------------------
 
 std::unique_ptr<Channel> SharedChannel::duplicate(const CallOptions& options) {
-  std::unique_ptr<Channel> made;
-  collective(Operation::duplicate, options, [&] {
-    call_.enter(call_.fingerprint(DType::u8, 0), {});
-    const std::uint64_t id = mix(id_, ++made_);
-    Region region = share_agreed(id, ChannelLayout(size()).stride);
-    made =
-        std::make_unique<SharedChannel>(world_, point_to_point_, std::move(region), id, HostMachine::Waiting::yields);
-  });
+  std::unique_ptr<SharedChannel> made;
+  try {
+    collective(Operation::duplicate, options, [&] {
+      call_.enter(call_.fingerprint(DType::u8, 0), {});
+      const std::uint64_t id = mix(id_, ++made_);
+      share_agreed(id, ChannelLayout(size()).stride, [&](Region region) {
+        made = std::make_unique<SharedChannel>(world_, point_to_point_, std::move(region), id,
+                                               HostMachine::Waiting::yields);
+      });
+    });
+  } catch (const ResourceError&) {
+    throw;
+  } catch (...) {
+    // The others may have the duplicate: they learn there that this rank has none.
+    if (made != nullptr) made->end_quietly(report_of(std::current_exception()), std::current_exception());
+    throw;
+  }
   return made;
 }
 
@@ -123,7 +133,9 @@ Allocation SharedChannel::allocate(std::size_t bytes, const CallOptions& options
     call_.enter(call_.fingerprint(DType::u8, bytes), {});
     const std::uint64_t segment = mix(id_, ++made_);
     constexpr std::size_t kPage = 4096;
-    const Region region = share_agreed(segment, std::max(kPage, (bytes + kPage - 1) / kPage * kPage));
+    Region region;
+    share_agreed(segment, std::max(kPage, (bytes + kPage - 1) / kPage * kPage),
+                 [&](Region shared) { region = shared; });
     world_->segments().add(segment, region, rank());
     // The deleter must not keep the world: memory may outlive it.
     std::byte* data = region.part(rank());
@@ -145,11 +157,10 @@ std::vector<std::shared_ptr<std::byte>> SharedChannel::symmetric_memory(const vo
   return by_rank;
 }
 
-Region SharedChannel::share_agreed(std::uint64_t key, std::size_t stride) {
-  Region region;
+void SharedChannel::share_agreed(std::uint64_t key, std::size_t stride, const std::function<void(Region)>& take) {
   FailureReport vote{};
   try {
-    region = world_->share_region(key, stride, call_.deadline(), [this] { call_.check_others(); });
+    take(world_->share_region(key, stride, call_.deadline(), [this] { call_.check_others(); }));
   } catch (const ResourceError& error) {
     set_reason(vote, error.what());
   }
@@ -163,8 +174,9 @@ Region SharedChannel::share_agreed(std::uint64_t key, std::size_t stride) {
     if (losers.empty()) first = text;
     losers.push_back(peer);
   }
+  trace::point("duplicate.last_step", rank());
   call_.meet();  // nobody votes on something else while another still reads this
-  if (losers.empty()) return region;
+  if (losers.empty()) return;
   throw ResourceError(
       concat(call_.name(), ": no shared memory, all ranks go without it: ", name_ranks(losers), ": ", first));
 }

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <span>
 
@@ -55,8 +56,9 @@ class SharedChannel final : public Channel {
   // Runs the body of a collective: refuses it when the channel is at its end, and ends the channel when it throws.
   template <class Body>
   void collective(Operation operation, const CallOptions& options, Body&& body);
-  // A region, or the same ResourceError on all ranks.
-  Region share_agreed(std::uint64_t key, std::size_t stride);
+  // Gives `take` a region, before the ranks agree on the outcome. The same ResourceError on all ranks where one of them
+  // was refused memory, by `take` too.
+  void share_agreed(std::uint64_t key, std::size_t stride, const std::function<void(Region)>& take);
 
   [[noreturn]] void end(std::exception_ptr error);  // ends the channel and throws the first reason
   void end_quietly(const FailureReport& report, const std::exception_ptr& error) noexcept;
