@@ -24,6 +24,7 @@
 #include "gradwire/hooks/power_sgd.h"
 #include "gradwire/hooks/quantization_hooks.h"
 #include "gradwire/hooks/registry.h"
+#include "gradwire/process_group/lane_scope.h"
 
 namespace gradwire::python {
 namespace {
@@ -92,6 +93,24 @@ GradBucket make_grad_bucket(std::size_t index, const at::Tensor& buffer, const s
                                   " of them; gradwire's hooks do not know what the others are"));
   }
   return {std::move(layout), buffer, *group, group->size(), is_last, iteration};
+}
+
+// Whether calls on `other` go to `group` on this thread, a lane of DDP's.
+bool stands_for(ProcessGroup& group, ProcessGroup& other) {
+  const LaneScope* const lane = LaneScope::current();
+  if (lane == nullptr || &group == &other) return false;
+  try {
+    return &lane->route(other) == &group;
+  } catch (const InvalidArgument&) {
+    return false;
+  }
+}
+
+// The bucket's group, which Python knows by the ranks of the group that it is a duplicate of.
+py::object group_of_bucket(const GradBucket& bucket) {
+  py::object group = py::cast(bucket.group().shared_from_this());
+  py::module_::import("gradwire.distributed._groups").attr("_note_duplicate")(group);
+  return group;
 }
 
 // As Python's "auto" hook where the hook is one.
@@ -211,9 +230,8 @@ be divided by `divisor`, and collectives to go through `group`.)")
       .def_property_readonly("iteration", &GradBucket::iteration, "Counts synchronized backward passes from 0.")
       .def_property_readonly(
           "divisor", [](const GradBucket& bucket) { return bucket.divisor(); }, "The number of ranks that take part.")
-      .def_property_readonly(
-          "group", [](const GradBucket& self) { return self.group().shared_from_this(); },
-          "The group for this bucket's collectives.");
+      .def_property_readonly("group", &group_of_bucket, "The group for this bucket's collectives.");
+  module.def("stands_for", &stands_for, py::arg("group"), py::arg("other"));
   module.def("make_grad_bucket", &make_grad_bucket, py::arg("index"), py::arg("buffer"), py::arg("parameters"),
              py::arg("names"), py::arg("gradients"), py::arg("group"), py::arg("is_last"), py::arg("iteration"),
              py::keep_alive<0, 6>());

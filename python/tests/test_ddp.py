@@ -541,6 +541,33 @@ def test_synchronization_can_be_switched_off_by_the_property(ranks):
     assert_all_equal(ranks.all_well(SIZE, body))
 
 
+@pytest.mark.parametrize("lanes", [0, 1])
+def test_a_hook_over_a_subgroup_names_ranks_of_the_default_group(ranks, lanes):
+    store = dist.HashStore()
+
+    def body(group):
+        rank = group.rank()
+        dist.init_process_group("threads", store=store, rank=rank, world_size=3)
+        subgroup = dist.new_group([1, 2])
+        seen = []
+
+        def hook(state, bucket):
+            number = torch.tensor([float(rank)])
+            dist.broadcast(number, src=1, group=bucket.group)
+            seen.append((number.item(), dist.get_process_group_ranks(bucket.group)))
+            dist.all_reduce(bucket.buffer(), group=bucket.group)
+            return bucket.buffer() / bucket.divisor
+
+        if rank > 0:
+            ddp = DistributedDataParallel(make_model(), process_group=subgroup, lanes=lanes)
+            ddp.register_comm_hook(None, hook)
+            ddp(batch_of(rank)).square().sum().backward()
+            assert seen and all(each == (1.0, [1, 2]) for each in seen)
+        dist.destroy_process_group()
+
+    ranks.all_well(3, body)
+
+
 def test_a_hook_may_ask_its_ddp(ranks):
     def body(group):
         ddp = DistributedDataParallel(make_model(), process_group=group)

@@ -23,7 +23,8 @@ default_pg_timeout: timedelta = _C.DEFAULT_TIMEOUT
 _ranks: dict[ProcessGroup, list[int]] = {}
 # The default group that each of the others was made in: ranks as threads each have one.
 _worlds: dict[ProcessGroup, ProcessGroup] = {}
-# Ranks (of the default group) of the groups that ProcessGroup.split() and dup() made, which belong to their users.
+# Ranks (of the default group) of the groups that ProcessGroup.split() and dup() made, which belong to their users, and of
+# those that hooks get.
 _parts: weakref.WeakKeyDictionary[ProcessGroup, list[int]] = weakref.WeakKeyDictionary()
 
 
@@ -31,6 +32,16 @@ def _note_ranks(parent: ProcessGroup, made: ProcessGroup, ranks: list[int]) -> N
     """`made` has these ranks of `parent`. ProcessGroup.split() and dup() call this."""
     origin = get_process_group_ranks(parent)
     _parts[made] = [origin[rank] for rank in ranks]
+
+
+def _note_duplicate(made: ProcessGroup) -> None:
+    """`made` has the ranks of the group that it stands for in the hook that runs. GradBucket.group calls this."""
+    if made in _ranks or made in _parts:
+        return
+    for known in [*_ranks, *_parts]:
+        if _C.stands_for(made, known):
+            _parts[made] = get_process_group_ranks(known)
+            return
 
 
 class _GroupMeta(type):
