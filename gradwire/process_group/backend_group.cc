@@ -118,7 +118,8 @@ std::shared_ptr<Work> BackendGroup::collective(const char* operation, const Coll
   if (options.async) return post(operation, options, std::move(outputs), std::move(body));
   const std::shared_ptr<Channel> channel = this->channel(operation);
   const CallOptions call = call_options(options);
-  auto work = calls_.run(std::move(outputs), [&] { body(*channel, call); });
+  auto work = calls_.run(
+      std::move(outputs), [&] { body(*channel, call); }, [this] { abort(kInterrupted); });
   if (work == nullptr) fail_shut_down(operation);
   return work;
 }

@@ -131,7 +131,8 @@ std::shared_ptr<Work> BackendGroup::post(const char* operation, const Collective
 void BackendGroup::in_turn(const char* operation, const Body& body, const CollectiveOptions& options) {
   const std::shared_ptr<Channel> channel = this->channel(operation);
   const CallOptions call = call_options(options);
-  if (!calls_.in_turn([&] { body(*channel, call); })) fail_shut_down(operation);
+  const auto abort_all = [this] { abort(kInterrupted); };
+  if (!calls_.in_turn([&] { body(*channel, call); }, abort_all)) fail_shut_down(operation);
 }
 
 void BackendGroup::abort(const std::string& reason) {
@@ -147,7 +148,7 @@ void BackendGroup::abort(const std::string& reason) {
 
 void BackendGroup::shutdown() {
   if (!owner_.is_current()) return;
-  calls_.finish();
+  const bool interrupted = calls_.finish([this] { abort(kInterrupted); });
   watcher_->stop(true, "the group was shut down");
   std::shared_ptr<Channel> channel;
   std::shared_ptr<Store> store;
@@ -158,6 +159,7 @@ void BackendGroup::shutdown() {
   staging_.release();
   duplicates_.clear();
   keep_for_layers(*this, nullptr);
+  if (interrupted) throw_interrupted_shutdown(*this);
 }
 
 bool BackendGroup::is_open() const {

@@ -8,6 +8,8 @@
 #include <thread>
 #include <utility>
 
+#include "gradwire/base/deadline.h"
+#include "gradwire/base/interrupt.h"
 #include "gradwire/process_group/parked_threads_internal.h"
 
 namespace gradwire::internal {
@@ -19,6 +21,30 @@ namespace {
 // microseconds, so the naps together must not cost much more than one wake-up, and there are none after longer tasks.
 constexpr std::chrono::microseconds kNap{50};
 constexpr int kNaps = 4;
+
+// How often a waiting thread looks whether it is interrupted.
+constexpr Milliseconds kInterruptionLook{50};
+
+// The interruption of one wait of the calling thread.
+class Interruption {
+ public:
+  explicit Interruption(const Executor::Task& act) : act_(act), check_(act ? interrupt_check() : nullptr) {}
+  // Whether there is one to look for.
+  bool is_possible() const noexcept { return check_ != nullptr; }
+  // Acts when the thread was interrupted. The lock is open meanwhile.
+  void look(MutexLock& lock) GRADWIRE_NO_THREAD_SAFETY_ANALYSIS {
+    lock.unlock();
+    if (check_()) {
+      check_ = nullptr;
+      act_();
+    }
+    lock.lock();
+  }
+
+ private:
+  const Executor::Task& act_;
+  InterruptCheck check_;
+};
 
 }  // namespace
 
@@ -50,9 +76,16 @@ struct Executor::Shared {
     const bool looks_itself = worker == Worker::awake || (worker == Worker::naps && start == Start::soon);
     return !looks_itself && !running && (closed || !queue.empty());
   }
-  void wait_as_caller(MutexLock& lock) GRADWIRE_REQUIRES(mutex) {
+  // Until something has changed, or it was time to look for the interruption.
+  void wait_as_caller(MutexLock& lock, Interruption& interruption) GRADWIRE_REQUIRES(mutex) {
     ++callers;
-    changed.wait(lock);
+    if (interruption.is_possible()) {
+      const bool is_time =
+          changed.wait_until(lock, Deadline::after(kInterruptionLook).point()) == std::cv_status::timeout;
+      if (is_time) interruption.look(lock);
+    } else {
+      changed.wait(lock);
+    }
     --callers;
   }
   // No task runs any more.
@@ -155,7 +188,7 @@ void Executor::Place::help() const {
   while (shared_->first <= number_ && (!shared_->running || shared_->running_here())) shared_->run_first(lock);
 }
 
-bool Executor::run(const Task& task) {
+bool Executor::run(const Task& task, const Task& on_interrupt) {
   bool done = false;
   {
     MutexLock lock(shared_->mutex);
@@ -182,8 +215,9 @@ bool Executor::run(const Task& task) {
     shared_->tell_worker();
   }
   start_worker();
+  Interruption interruption(on_interrupt);
   MutexLock lock(shared_->mutex);
-  while (!done) shared_->wait_as_caller(lock);
+  while (!done) shared_->wait_as_caller(lock, interruption);
   return true;
 }
 
@@ -193,13 +227,14 @@ void Executor::close() {
   shared_->tell_worker();
 }
 
-void Executor::finish() {
+void Executor::finish(const Task& on_interrupt) {
   {
+    Interruption interruption(on_interrupt);
     MutexLock lock(shared_->mutex);
     shared_->closed = true;
     shared_->tell_worker();
     if (shared_->running_here()) return;
-    while (!shared_->idle()) shared_->wait_as_caller(lock);
+    while (!shared_->idle()) shared_->wait_as_caller(lock, interruption);
   }
   MutexLock lock(worker_mutex_);
   worker_.join();

@@ -58,15 +58,17 @@ class Executor {
   // Queues `task`. Returns no place when closed: the task will not run.
   std::optional<Place> post(Task task, Start start = Start::now);
 
-  // Runs `task` in its turn, and returns true when the task has run. Returns false when closed.
-  bool run(const Task& task);
+  // Runs `task` in its turn, and returns true when the task has run. Returns false when closed. When the thread is
+  // interrupted (gradwire/base/interrupt.h) while it waits for its turn, calls `on_interrupt` once, on this thread, and
+  // waits on: `on_interrupt` makes the tasks end soon. A null one: the wait is not interrupted.
+  bool run(const Task& task, const Task& on_interrupt = nullptr);
 
   // Refuses further tasks. Queued tasks still run.
   void close();
 
   // Calls close(), and waits until all queued tasks have run and the worker has ended. On the worker itself, and on a
-  // thread that runs a task, only calls close().
-  void finish();
+  // thread that runs a task, only calls close(). `on_interrupt` is as in run().
+  void finish(const Task& on_interrupt = nullptr);
 
  private:
   static void work(Shared& shared);

@@ -14,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "gradwire/base/interrupt.h"
 #include "gradwire/process_group/parked_threads_internal.h"
 
 namespace gradwire::internal::executor_test {
@@ -167,6 +168,29 @@ TEST(Executor, ClosedOnesRefuseAndFinishWhatTheyHave) {
     go.set_value();
   }
   EXPECT_EQ(ran, 5);
+}
+
+TEST(Executor, AnInterruptionOfAWaitActsOnceAndTheWaitGoesOnToItsEnd) {
+  for (const bool finishes : {false, true}) {
+    Executor executor("test");
+    std::promise<void> go;
+    int interruptions = 0;
+    bool ran = false;
+    executor.post([&] { go.get_future().wait(); });
+    const InterruptCheck before = set_interrupt_check(+[]() noexcept { return true; });
+    const auto interrupted = [&] {
+      ++interruptions;
+      go.set_value();
+    };
+    if (finishes) {
+      executor.finish(interrupted);
+    } else {
+      EXPECT_TRUE(executor.run([&] { ran = true; }, interrupted));
+    }
+    set_interrupt_check(before);
+    EXPECT_EQ(ran, !finishes);
+    EXPECT_EQ(interruptions, 1);
+  }
 }
 
 TEST(Executor, MayBeDestroyedByItsOwnTask) {

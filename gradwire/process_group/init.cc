@@ -5,6 +5,7 @@
 #include <ATen/Functions.h>
 
 #include <algorithm>
+#include <exception>
 #include <map>
 #include <numeric>
 #include <optional>
@@ -198,14 +199,30 @@ void require_agreement(World& world, const std::string& asked) {
                              " asked for something else; all ranks must ask for the same groups in the same order"));
 }
 
-void end(World& world) {
+// Shuts `group` down; returns the error, as that of an interruption.
+std::exception_ptr shut_down(ProcessGroup& group) {
+  try {
+    group.shutdown();
+    return nullptr;
+  } catch (...) {
+    return std::current_exception();
+  }
+}
+
+// Shuts all groups down; returns the first error.
+std::exception_ptr end(World& world) {
   std::vector<std::shared_ptr<ProcessGroup>> groups;
   {
     MutexLock lock(world.mutex);
     groups.swap(world.groups);
   }
-  for (const auto& group : groups) group->shutdown();
-  world.group->shutdown();
+  groups.push_back(world.group);
+  std::exception_ptr first;
+  for (const auto& group : groups) {
+    std::exception_ptr error = shut_down(*group);
+    if (first == nullptr) first = std::move(error);
+  }
+  return first;
 }
 
 }  // namespace
@@ -354,22 +371,25 @@ std::shared_ptr<ProcessGroup> new_group_among(const std::vector<int>& ranks, con
 void destroy_process_group(const std::shared_ptr<ProcessGroup>& group) {
   const std::shared_ptr<World> world = current_world();
   if (group != nullptr && (world == nullptr || group != world->group)) {
-    group->shutdown();
-    if (world == nullptr) return;
-    MutexLock lock(world->mutex);
-    std::erase(world->groups, group);
+    const std::exception_ptr error = shut_down(*group);
+    if (world != nullptr) {
+      MutexLock lock(world->mutex);
+      std::erase(world->groups, group);
+    }
+    if (error) std::rethrow_exception(error);
     return;
   }
   if (world == nullptr) return;
-  end(*world);
+  const std::exception_ptr error = end(*world);
   if (world == thread_world) {
     thread_world.reset();
-    return;
+  } else {
+    log::set_rank(-1);
+    ProcessWorld& process = process_world();
+    MutexLock lock(process.mutex);
+    if (process.world == world) process.world.reset();
   }
-  log::set_rank(-1);
-  ProcessWorld& process = process_world();
-  MutexLock lock(process.mutex);
-  if (process.world == world) process.world.reset();
+  if (error) std::rethrow_exception(error);
 }
 
 }  // namespace gradwire

@@ -11,11 +11,13 @@
 #include <utility>
 
 #include "gradwire/base/call_name.h"
+#include "gradwire/base/error.h"
 #include "gradwire/base/interrupt.h"
 #include "gradwire/base/process.h"
 #include "gradwire/observe/flight_recorder.h"
 #include "gradwire/process_group/completed_future_internal.h"
 #include "gradwire/process_group/labelled_work_internal.h"
+#include "gradwire/process_group/validate_internal.h"
 #include "gradwire/process_group/watched_call_internal.h"
 
 namespace gradwire::internal {
@@ -98,15 +100,34 @@ class PostedWork final : public LabelledWork {
   std::atomic<bool> has_callbacks_{false};
 };
 
+// `abort`, of which `called` says afterwards whether it was called.
+OrderedCalls::Abort noting(const OrderedCalls::Abort& abort, bool& called) {
+  return [&] {
+    called = true;
+    abort();
+  };
+}
+
+std::exception_ptr interruption() {
+  return std::make_exception_ptr(
+      AbortedError("interrupted on this rank while it waited for the calls before; the group is at its end"));
+}
+
 }  // namespace
+
+void throw_interrupted_shutdown(const ProcessGroup& group) {
+  throw AbortedError(concat(name_group(group), ": shutdown(): ", kInterrupted, "; the calls under way were aborted"));
+}
 
 OrderedCalls::OrderedCalls(std::string thread_name)
     : under_way_(std::make_shared<std::atomic<int>>(0)), executor_(std::move(thread_name)) {}
 
-std::shared_ptr<Work> OrderedCalls::run(Outputs outputs, const Body& body) {
+std::shared_ptr<Work> OrderedCalls::run(Outputs outputs, const Body& body, const Abort& abort) {
   const observe::FlightCall flight = observe::take_call();
   std::exception_ptr error;
-  if (!executor_.run([&] { error = error_of(body, flight); })) return nullptr;
+  bool interrupted = false;
+  if (!executor_.run([&] { error = error_of(body, flight); }, noting(abort, interrupted))) return nullptr;
+  if (interrupted) error = interruption();
   flight.ended(error);
   return error ? failed_work(error) : completed_work(std::move(outputs));
 }
@@ -137,11 +158,19 @@ std::shared_ptr<Work> OrderedCalls::post(const char* operation, Outputs outputs,
   return std::make_shared<PostedWork>(std::move(future), std::move(*place), std::move(owner));
 }
 
-bool OrderedCalls::in_turn(const Body& body) {
+bool OrderedCalls::in_turn(const Body& body, const Abort& abort) {
   std::exception_ptr error;
-  if (!executor_.run([&] { error = error_of(body, {}); })) return false;
+  bool interrupted = false;
+  if (!executor_.run([&] { error = error_of(body, {}); }, noting(abort, interrupted))) return false;
+  if (interrupted) error = interruption();
   if (error) std::rethrow_exception(error);
   return true;
+}
+
+bool OrderedCalls::finish(const Abort& abort) {
+  bool interrupted = false;
+  executor_.finish(noting(abort, interrupted));
+  return interrupted;
 }
 
 }  // namespace gradwire::internal

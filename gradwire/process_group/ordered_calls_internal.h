@@ -9,9 +9,16 @@
 #include <string>
 
 #include "gradwire/process_group/executor_internal.h"
+#include "gradwire/process_group/process_group.h"
 #include "gradwire/process_group/work_internal.h"
 
 namespace gradwire::internal {
+
+// Why a group was aborted whose user was interrupted.
+constexpr const char* kInterrupted = "interrupted on this rank";
+
+// Throws the AbortedError of a shutdown() that was interrupted, and has ended all the same.
+[[noreturn]] void throw_interrupted_shutdown(const ProcessGroup& group);
 
 // Makes Works from the bodies of a group's calls. A body blocks until this rank's part is done, and throws when that
 // fails. Bodies run in the order of the calls of run(), post() and in_turn(), on the thread that Executor chooses.
@@ -20,11 +27,15 @@ namespace gradwire::internal {
 class OrderedCalls {
  public:
   using Body = std::function<void()>;
+  // Ends the group's calls with errors, soon.
+  using Abort = std::function<void()>;
 
   explicit OrderedCalls(std::string thread_name);
 
   // Runs `body` in its turn. Returns a Work that has ended, with `outputs` or with the body's error; null when closed.
-  std::shared_ptr<Work> run(Outputs outputs, const Body& body);
+  // When the thread is interrupted (gradwire/base/interrupt.h) while it waits for its turn, calls `abort`, and the
+  // error is an AbortedError.
+  std::shared_ptr<Work> run(Outputs outputs, const Body& body, const Abort& abort);
 
   // Hands `body` to the worker, which runs it with the caller's ThreadLocalState; a thread that waits for the Work may
   // run it instead. Returns a Work of `outputs` that
@@ -32,15 +43,17 @@ class OrderedCalls {
   std::shared_ptr<Work> post(const char* operation, Outputs outputs, Body body, std::shared_ptr<void> owner,
                              Executor::Start start = Executor::Start::now);
 
-  // Runs `body` in its turn, and throws what the body throws. Returns false when closed.
-  bool in_turn(const Body& body);
+  // Runs `body` in its turn, and throws what the body throws. Returns false when closed. An interruption is as in
+  // run().
+  bool in_turn(const Body& body, const Abort& abort);
 
   // Whether a posted body has not ended.
   bool under_way() const noexcept { return under_way_->load() > 0; }
 
-  // As Executor's.
+  // As Executor's. finish() with `abort` calls it when the thread is interrupted; returns whether that was so.
   void close() { executor_.close(); }
   void finish() { executor_.finish(); }
+  bool finish(const Abort& abort);
 
  private:
   const std::shared_ptr<std::atomic<int>> under_way_;

@@ -188,7 +188,9 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   virtual void abort(const std::string& reason = "abort() was called");
 
   // Ends the group without an error: waits until the calls under way have ended. Later calls throw InvalidArgument.
-  // Default: nothing. In a forked child, abort() and shutdown() of gradwire's own groups do nothing.
+  // When the thread is interrupted meanwhile (gradwire/base/interrupt.h), gradwire's own groups abort these calls, and
+  // throw an AbortedError at the end. Default: nothing. In a forked child, abort() and shutdown() of gradwire's own
+  // groups do nothing.
   virtual void shutdown();
 
  protected:

@@ -93,6 +93,17 @@ try:
     print("ready", flush=True)
     if where == "collective":
         dist.barrier()
+    elif where in ("queued", "queued dup", "queued end"):
+        # Behind a call that never ends. Its group is at its end after the interruption, so nothing waits here.
+        ahead = dist.all_reduce(torch.ones(1), async_op=True)
+        try:
+            if where == "queued":
+                dist.barrier()
+            elif where == "queued dup":
+                dist.group.WORLD.dup()
+        finally:
+            dist.destroy_process_group()
+            print("destroyed", flush=True)
     elif where == "work":
         dist.all_reduce(torch.ones(1), async_op=True).wait()
     elif where == "message":
@@ -111,7 +122,7 @@ except KeyboardInterrupt:
 
 
 def test_ctrl_c_ends_every_kind_of_wait(run_script):
-    for where in ("collective", "backward", "store", "queue"):
+    for where in ("collective", "backward", "store", "queue", "queued", "queued dup", "queued end"):
         first, second = run_script(INTERRUPTED, 2, where)
         for process in (first, second):
             assert process.stdout is not None and process.stdout.readline() == "ready\n"
@@ -119,6 +130,7 @@ def test_ctrl_c_ends_every_kind_of_wait(run_script):
         first.send_signal(signal.SIGINT)
         output, _ = first.communicate(timeout=GUARD)
         assert "interrupted" in output and first.returncode == 0, (where, output)
+        assert ("destroyed" in output) == (where in ("queued", "queued dup")), (where, output)
         second.send_signal(signal.SIGINT)
         second.communicate(timeout=GUARD)
 

@@ -323,7 +323,7 @@ std::shared_ptr<Work> HybridGroup::ordered(const char* operation, const Collecti
     }
   };
   const auto work = options.async ? calls_->post(operation, std::move(outputs), run, shared_from_this())
-                                  : calls_->run(std::move(outputs), run);
+                                  : calls_->run(std::move(outputs), run, [this] { abort(internal::kInterrupted); });
   if (work == nullptr) throw InvalidArgument(concat(describe(operation), ": the group was shut down; make a new one"));
   return work;
 }
@@ -342,12 +342,13 @@ void HybridGroup::abort(const std::string& reason) {
 
 void HybridGroup::shutdown() {
   if (!state_->owner.is_current()) return;
-  calls_->finish();
+  const bool interrupted = calls_->finish([this] { abort(internal::kInterrupted); });
   if (groups_.cross != nullptr) groups_.cross->shutdown();
   groups_.everyone->shutdown();
   groups_.local->shutdown();
   state_->duplicates.clear();
   internal::keep_for_layers(*this, nullptr);
+  if (interrupted) internal::throw_interrupted_shutdown(*this);
 }
 
 bool HybridGroup::is_open() const { return gradwire::is_open(*groups_.everyone); }

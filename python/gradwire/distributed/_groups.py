@@ -156,14 +156,15 @@ def destroy_process_group(group: ProcessGroup | int | None = None) -> None:
     world = _C.default_group()
     if group is None or group is world:
         _note_place(None, world.name() == "threads")
-        _C.destroy_process_group(None)
-        for known in [known for known, origin in _worlds.items() if origin is world] + [world]:
+        ended = [known for known, origin in _worlds.items() if origin is world] + [world]
+    else:
+        ended = [group]
+    try:
+        _C.destroy_process_group(None if world in ended else group)
+    finally:  # also after Ctrl-C
+        for known in ended:
             _ranks.pop(known, None)
             _worlds.pop(known, None)
-    else:
-        _C.destroy_process_group(group)
-        _ranks.pop(group, None)
-        _worlds.pop(group, None)
 
 
 def _get_default_group() -> ProcessGroup:
