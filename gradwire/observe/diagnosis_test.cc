@@ -591,6 +591,79 @@ TEST(Diagnosis, AReceiveWaitsForItsSender) {
   });
 }
 
+// Any other rank could end the receive: it waits for those that make no call, also over a network.
+TEST(Diagnosis, AReceiveFromAnyRankWaitsForTheRanksThatMakeNoCall) {
+  Job job(4);
+  for (int rank = 0; rank < 4; ++rank) job.at(rank).groups[0].backend = "ucx";
+  job.call(0, {.kind = CallKind::recv_anysource}, Outcome::none);
+  for (const int worker : {1, 2}) job.at(worker).process.state = 'R';
+  job.call(3, {.kind = CallKind::recv, .root = 0}, Outcome::none);
+  expect(job.stalled(), FaultClass::slow, {1, 2});
+  // Who has left sends nothing more, and that is no fault while another worker goes on.
+  job.end(1, 0, -1);
+  expect(job.stalled(), FaultClass::slow, {2});
+  job.end(2, 0, -1);
+  expect(job.stalled(), FaultClass::left, {1, 2});
+  // The ranks of another host may send.
+  Job part(3);
+  for (int rank = 0; rank < 3; ++rank) part.at(rank).groups[0].backend = "ucx";
+  part.call(0, {.kind = CallKind::recv_anysource}, Outcome::none);
+  part.ranks.pop_back();
+  expect(part.stalled(), FaultClass::unknown, {});
+  // All wait for each other.
+  Job ring(3);
+  for (int rank = 0; rank < 3; ++rank) {
+    ring.at(rank).groups[0].backend = "ucx";
+    ring.call(rank, {.kind = rank == 0 ? CallKind::recv_anysource : CallKind::recv, .root = rank == 0 ? -1 : 0},
+              Outcome::none);
+  }
+  expect(ring.stalled(), FaultClass::deadlock, {0, 1, 2});
+}
+
+// A pipeline: the cause has posted the receive of what comes back, and does something else.
+TEST(Diagnosis, AReceiveThatWasPostedEarlyIsNoWait) {
+  for_each_cause([](Job& job, int cause) {
+    const int other = (cause + 1) % job.size();
+    for (RankTable& rank : job.ranks) rank.process.system_call = "futex";
+    job.call(cause, {.kind = CallKind::recv, .root = other}, Outcome::none);
+    job.call(other, {.kind = CallKind::recv, .line = 13, .root = cause}, Outcome::none);
+    Job barrier = job;
+    for (Job* const each : {&job, &barrier}) {
+      if (each == &barrier) each->others_call(cause, Outcome::none, {.kind = CallKind::barrier});
+      each->at(cause).process.system_call = "nanosleep";
+      const Diagnosis found = each->stalled();
+      expect(found, FaultClass::blocked, {cause});
+      EXPECT_TRUE(found.certain);
+      each->at(cause).process.system_call = "";
+      each->at(cause).process.state = 'R';
+      expect(each->stalled(), FaultClass::slow, {cause});
+    }
+    EXPECT_EQ(job.stalled().call->place.line, "train.py:13 (main)");
+    // Where the look shows nothing of one rank alone, they disagree.
+    job.at(other).process.state = 'R';
+    expect(job.stalled(), FaultClass::deadlock, {std::min(cause, other), std::max(cause, other)});
+  });
+}
+
+// All but the cause have receives of each other ready for the end of the job, and have come to the next collective.
+TEST(Diagnosis, ARingOfReceivesThatLieReadyHidesNoRankThatIsMissed) {
+  for_each_cause([](Job& job, int cause) {
+    const int others = job.size() - 1;
+    if (others < 2) return;
+    for (int place = 0; place < others; ++place) {
+      const int next = (cause + 1 + (place + 1) % others) % job.size();
+      job.call((cause + 1 + place) % job.size(), {.kind = CallKind::recv, .root = next}, Outcome::none);
+    }
+    const Diagnosis ring = job.stalled();
+    EXPECT_EQ(name_of(ring.fault), name_of(FaultClass::deadlock));
+    job.others_call(cause, Outcome::none);
+    job.at(cause).process.state = 'R';
+    const Diagnosis found = job.stalled();
+    expect(found, FaultClass::slow, {cause});
+    EXPECT_EQ(name_of(found.call->kind), "all_reduce");
+  });
+}
+
 // Rank 0 waits in one group for rank 1, which waits in another group for the cause.
 TEST(Diagnosis, WaitsAreFollowedFromGroupToGroup) {
   Job job(3);

@@ -155,6 +155,13 @@ std::vector<Waiting> GroupView::unanswered() const {
 std::vector<Member> GroupView::absent_from(const Waiting& wait) const {
   std::vector<Member> absent;
   const CallRow& call = *wait.call;
+  if (call.kind == CallKind::recv_anysource) {
+    // Where a member is not known, that one may be who would send.
+    for (const Member& member : members_) {
+      if (wait.knows_all && member.rank != wait.rank) absent.push_back(member);
+    }
+    return absent;
+  }
   if (is_message(call.kind)) {
     const bool names_peer = call.root >= 0 && call.root < static_cast<int>(members_.size());
     if (names_peer && members_[static_cast<std::size_t>(call.root)].rank != nullptr)

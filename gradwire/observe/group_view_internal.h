@@ -62,7 +62,8 @@ class GroupView {
   std::vector<Waiting> pending() const;
   // Calls under way, and calls that ended because others did not come, went or disagreed.
   std::vector<Waiting> unanswered() const;
-  // The known members without which the call could not end.
+  // The known members without which the call could not end. Of a receive from any rank, all others: each of them could
+  // have ended it.
   std::vector<Member> absent_from(const Waiting& wait) const;
   std::optional<Disagreement> first_disagreement() const;
 

@@ -26,17 +26,31 @@ FaultClass class_of_absence(const Member& member) {
   return process.state == 'R' || process.busy >= kBusy ? FaultClass::slow : FaultClass::blocked;
 }
 
+// Whether the look at the rank's process shows that the process does something else than to wait for other ranks, which
+// is a futex. A call under way does not show that: the rank may have posted it early, and wait for it later.
+bool is_elsewhere(const RankTable& rank) {
+  const ProcessView& process = rank.process;
+  if (process.state == 'R' || process.busy >= kBusy) return true;
+  return !process.system_call.empty() && process.system_call != "futex";
+}
+
 // Whether the group's engine may use a network.
 bool is_over_network(const GroupTable& group) { return group.backend != "shm" && group.backend != "threads"; }
+
+// Which of a rank's calls under way is the one in which the rank waits.
+enum class Choice {
+  oldest,            // the one that was made first
+  oldest_collective  // as above, but messages only where there is no collective: they may have been posted early
+};
 
 // Follows the waits from rank to rank, until a rank that waits for no rank.
 class Search {
  public:
-  explicit Search(const std::vector<GroupView>& groups) : groups_(groups) {
+  Search(const std::vector<GroupView>& groups, Choice choice) : groups_(groups), choice_(choice) {
     for (const GroupView& group : groups_) {
       for (Waiting& wait : group.pending()) {
         const auto [known, is_new] = oldest_.try_emplace(wait.rank, wait);
-        if (!is_new && wait.call->called < known->second.call->called) known->second = std::move(wait);
+        if (!is_new && is_before(*wait.call, *known->second.call)) known->second = std::move(wait);
       }
     }
   }
@@ -45,22 +59,26 @@ class Search {
     Diagnosis found{.group = start.group->path, .call = *start.call};
     Waiting at = start;
     while (true) {
-      if (!visited_.insert(at.call).second) return ring(std::move(found));
+      if (!visited_.insert(at.call).second) return ring(std::move(found), at);
       chain_.push_back(at);
       const std::vector<Member> absent = absent_from(at);
       if (absent.empty()) return all_came(std::move(found), at);
       std::optional<Waiting> next;
       for (const Member& member : absent) {
         const auto elsewhere = wait_of(*member.rank);
-        if (!elsewhere) return blame(std::move(found), absent);
+        if (!elsewhere) return blame(std::move(found), at, absent);
         next = elsewhere;
       }
-      path_.push_back(absent.front().rank->rank);
       at = *next;
     }
   }
 
  private:
+  bool is_before(const CallRow& a, const CallRow& b) const {
+    if (choice_ == Choice::oldest_collective && is_message(a.kind) != is_message(b.kind)) return is_message(b.kind);
+    return a.called < b.called;
+  }
+
   // The call in which the rank waits, if it does.
   std::optional<Waiting> wait_of(const RankTable& rank) const {
     const auto known = oldest_.find(&rank);
@@ -77,7 +95,7 @@ class Search {
 
   // Of those that wait for nobody, the ones of the worst class. A rank whose calls failed because of another one did
   // not come for that reason.
-  Diagnosis blame(Diagnosis found, const std::vector<Member>& absent) const {
+  Diagnosis blame(Diagnosis found, const Waiting& wait, const std::vector<Member>& absent) const {
     std::map<FaultClass, std::vector<int>> classes;
     std::vector<Member> candidates = absent;
     std::erase_if(candidates, [&](const Member& member) { return wait_of(*member.rank).has_value(); });
@@ -86,6 +104,8 @@ class Search {
     for (const Member& member : candidates) {
       if (only_victims || !is_victim(*member.rank)) classes[class_of_absence(member)].push_back(member.rank->rank);
     }
+    // Who has left sends nothing more; a receive from any rank waits for those who are still there.
+    if (wait.call->kind == CallKind::recv_anysource && classes.size() > 1) classes.erase(FaultClass::left);
     if (classes.empty()) return found;
     found.fault = classes.begin()->first;
     found.culprits = classes.begin()->second;
@@ -93,15 +113,59 @@ class Search {
     return found;
   }
 
-  Diagnosis ring(Diagnosis found) const {
+  // `at`: the wait to which the search has come again.
+  Diagnosis ring(Diagnosis found, const Waiting& at) const {
+    if (auto beyond = beyond_messages(at)) return *std::move(beyond);
     if (auto skipped = skipped_by_one()) return *std::move(skipped);
+    const auto first =
+        std::find_if(chain_.begin(), chain_.end(), [&](const Waiting& wait) { return wait.call == at.call; });
+    const std::vector<Waiting> waits(first, chain_.end());
+    if (auto elsewhere = one_elsewhere(waits)) return *std::move(elsewhere);
     if (auto odd = odd_ones_out(found.group)) return *std::move(odd);
     found.fault = FaultClass::deadlock;
-    found.culprits.assign(path_.begin(), path_.end());
+    for (const Waiting& wait : waits) {
+      found.culprits.push_back(wait.rank->rank);
+      if (wait.call->kind != CallKind::recv_anysource) continue;
+      for (const Member& member : absent_from(wait)) found.culprits.push_back(member.rank->rank);
+    }
     std::sort(found.culprits.begin(), found.culprits.end());
     found.culprits.erase(std::unique(found.culprits.begin(), found.culprits.end()), found.culprits.end());
     found.certain = found.culprits.size() == 1;
     return found;
+  }
+
+  // What the search finds from here where messages that were posted early are no waits: receives that lie ready for
+  // the end of the job, for example. Nothing where it finds another ring, or no cause.
+  std::optional<Diagnosis> beyond_messages(const Waiting& at) const {
+    if (choice_ != Choice::oldest) return std::nullopt;
+    Search again(groups_, Choice::oldest_collective);
+    const auto start = again.wait_of(*at.rank);
+    const bool same = std::all_of(oldest_.begin(), oldest_.end(), [&](const auto& known) {
+      return again.wait_of(*known.first)->call == known.second.call;
+    });
+    if (!start || same) return std::nullopt;
+    const Diagnosis found = again.from(*start);
+    constexpr FaultClass kAbsences[] = {FaultClass::left, FaultClass::slow, FaultClass::blocked};
+    const bool is_absence = std::find(std::begin(kAbsences), std::end(kAbsences), found.fault) != std::end(kAbsences);
+    return is_absence ? std::optional(found) : std::nullopt;
+  }
+
+  // The only rank of a ring whose process does something else than to wait for the others. It has posted a message, and
+  // does not wait for it yet.
+  std::optional<Diagnosis> one_elsewhere(const std::vector<Waiting>& waits) const {
+    const auto is_known = [](const Waiting& wait) { return wait.rank->process.seen && !wait.rank->process.has_ended; };
+    const auto is_one = [](const Waiting& wait) { return is_elsewhere(*wait.rank); };
+    const bool is_only_one = std::all_of(waits.begin(), waits.end(), is_known) &&
+                             std::count_if(waits.begin(), waits.end(), is_one) == 1 && waits.size() > 1;
+    if (!is_only_one) return std::nullopt;
+    const auto one = std::find_if(waits.begin(), waits.end(), is_one);
+    if (!is_message(one->call->kind)) return std::nullopt;
+    // The wait before it in the ring is for the rank.
+    const Waiting& others = one == waits.begin() ? waits.back() : *std::prev(one);
+    return Diagnosis{.fault = class_of_absence({one->rank, one->group}),
+                     .culprits = {one->rank->rank},
+                     .group = others.group->path,
+                     .call = *others.call};
   }
 
   // The ranks of a ring of which one has left out calls: after the calls that it has made, it made another one before
@@ -166,7 +230,9 @@ class Search {
   // All ranks made the call, and it did not end well.
   Diagnosis all_came(Diagnosis found, const Waiting& wait) const {
     const Outcome outcome = wait.call->outcome;
-    const bool stands = outcome == Outcome::none && is_over_network(*wait.group);
+    // Of a message, the table does not show what the peer has done.
+    const bool stands =
+        outcome == Outcome::none && is_over_network(*wait.group) && wait.call->kind != CallKind::recv_anysource;
     const bool unreachable = outcome == Outcome::peer || outcome == Outcome::timeout || stands;
     found.fault = unreachable && wait.knows_all ? FaultClass::network : FaultClass::unknown;
     if (found.fault == FaultClass::network) found.culprits = most_missed(wait.group->path);
@@ -195,10 +261,10 @@ class Search {
   }
 
   const std::vector<GroupView>& groups_;
+  const Choice choice_;
   std::map<const RankTable*, Waiting> oldest_;  // the call in which each rank waits
   std::set<const CallRow*> visited_;
   std::vector<Waiting> chain_;
-  std::vector<int> path_;
 };
 
 }  // namespace
@@ -222,7 +288,7 @@ bool failed_by_another(const RankTable& rank, std::int64_t time) {
 bool is_victim(const RankTable& rank) { return failed_by_another(rank, std::numeric_limits<std::int64_t>::max()); }
 
 Diagnosis follow_waits(const std::vector<GroupView>& groups, const Waiting& start) {
-  return Search(groups).from(start);
+  return Search(groups, Choice::oldest).from(start);
 }
 
 }  // namespace gradwire::observe
