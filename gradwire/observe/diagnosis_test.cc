@@ -702,6 +702,21 @@ TEST(Diagnosis, GroupsThatAreNotOneGroupAreLeftOut) {
   EXPECT_EQ(job.over().fault, FaultClass::none) << "the tables come in any order";
 }
 
+// No launcher has looked at the processes.
+TEST(Diagnosis, ARankWhoseStateIsNotKnownIsNotCalledTheCause) {
+  for_each_cause([](Job& job, int cause) {
+    for (RankTable& rank : job.ranks) rank.process.seen = false;
+    job.others_call(cause, Outcome::none);
+    const Diagnosis found = job.stalled();
+    expect(found, FaultClass::unknown, {cause});
+    const std::string end = concat(" for rank ", cause, "; its state is not known\n");
+    EXPECT_TRUE(job.words(found).starts_with("the others waited" + end)) << job.words(found);
+    const std::string running = explain(found, job.ranks, {.now = job.clock});
+    EXPECT_TRUE(running.starts_with("the others wait" + end)) << running;
+    EXPECT_EQ(running.find("the cause"), std::string::npos) << running;
+  });
+}
+
 // The tables of another host's ranks are missing.
 TEST(Diagnosis, WithTablesMissingNobodyIsBlamedForThem) {
   Job job(4);

@@ -114,9 +114,12 @@ std::string position(const RankTable& rank, const Occasion& occasion) {
   return concat(name, "last call ", what, ", ended", how, process_words(rank.process, occasion));
 }
 
-std::string headline(const Diagnosis& diagnosis) {
+std::string headline(const Diagnosis& diagnosis, const Occasion& occasion) {
   const bool one = diagnosis.culprits.size() == 1;
   if (diagnosis.culprits.empty()) return concat("the cause is: ", name_of(diagnosis.fault));
+  if (diagnosis.fault == FaultClass::unknown)
+    return concat("the others ", occasion.is_over ? "waited" : "wait", " for ", name_ranks(diagnosis.culprits), "; ",
+                  one ? "its" : "their", " state is not known");
   if (!diagnosis.certain) return concat(name_ranks(diagnosis.culprits), " disagree: ", name_of(diagnosis.fault));
   return concat(name_ranks(diagnosis.culprits), one ? " is" : " are", " the cause: ", name_of(diagnosis.fault));
 }
@@ -153,7 +156,7 @@ std::string describe(const CallerPlace& place) {
 
 std::string explain(const Diagnosis& diagnosis, const std::vector<RankTable>& ranks, const Occasion& occasion) {
   if (diagnosis.fault == FaultClass::none) return "";
-  std::string text = headline(diagnosis) + "\n";
+  std::string text = headline(diagnosis, occasion) + "\n";
   if (diagnosis.call) {
     const std::string_view who = diagnosis.certain ? "the others" : diagnosis.their_call ? "some" : "ranks";
     text += concat("  ", who, diagnosis.their_call ? " called " : " waited in ", describe(*diagnosis.call),

@@ -91,7 +91,7 @@ static_assert(sizeof(Note) == 512);
 struct File {
   Word magic;  // written last
   Word pid;
-  Word ranks;      // RANK << 32 | WORLD_SIZE of the environment; all ones where they are not set
+  Word ranks;      // RANK << 32 | WORLD_SIZE of the environment, else as tell_ranks() tells; all ones: not known
   Word monotonic;  // nanoseconds of CLOCK_MONOTONIC and of the wall clock at one moment
   Word wall;
   Word sites_used;

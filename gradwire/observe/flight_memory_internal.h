@@ -22,5 +22,7 @@ void start_afresh(format::File& file, int descriptor, std::size_t bytes) noexcep
 
 // RANK << 32 | WORLD_SIZE of the environment; all ones where they are not set.
 std::uint64_t ranks_of_environment() noexcept;
+// The same of the group that tell_ranks() has told of.
+std::uint64_t ranks_that_were_told() noexcept;
 
 }  // namespace gradwire::observe

@@ -41,8 +41,10 @@ std::uint64_t pair_of(std::int64_t high, std::int64_t low) noexcept {
 
 // The recorder of the process.
 struct Recorder {
-  explicit Recorder(format::File& to) noexcept : file(to), sites(to) {}
+  explicit Recorder(format::File& to) noexcept
+      : file(to), has_ranks(to.ranks.load(std::memory_order_relaxed) != ~std::uint64_t{0}), sites(to) {}
   format::File& file;
+  const bool has_ranks;  // of the environment
   CallerSites sites;
   Mutex mutex;  // of places for groups and of notes
 };
@@ -141,6 +143,7 @@ void FlightGroup::open(std::string_view path, std::string_view backend, std::str
     here->file.lost_groups.fetch_add(1, std::memory_order_relaxed);
     return;
   }
+  if (!here->has_ranks) here->file.ranks.store(ranks_that_were_told(), std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_release);  // who sees a word of this group sees that the place was empty
   group->tickets.store(0, std::memory_order_relaxed);
   group->collectives.store(0, std::memory_order_relaxed);

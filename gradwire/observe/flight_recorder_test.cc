@@ -20,6 +20,7 @@
 #include <random>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "gradwire/base/error.h"
@@ -28,6 +29,7 @@
 #include "gradwire/observe/flight_format_internal.h"
 #include "gradwire/observe/flight_memory_internal.h"
 #include "gradwire/observe/flight_table.h"
+#include "gradwire/observe/told_ranks.h"
 
 namespace gradwire::observe::flight_recorder_test {
 namespace {
@@ -139,6 +141,36 @@ TEST(FlightRecorder, ACallIsReadWithItsArgumentsItsTimesAndItsEnd) {
   EXPECT_EQ(group.calls[2].sequence, 2U);
   EXPECT_EQ(group.calls[2].outcome, Outcome::none);
   EXPECT_EQ(group.calls[2].ended, 0);
+}
+
+// As under mpirun, or with a rank that the program passes.
+TEST(FlightRecorder, WithoutRanksInTheEnvironmentThoseOfTheLargestGroupAreRecorded) {
+  const auto use_group = [](int rank, int size) {
+    tell_ranks(rank, size);
+    FlightGroup group;
+    group.open(concat("of ", size), "shm", "", rank, size);
+    group.begin(all_reduce_of(1)).ended(nullptr);
+  };
+  Writer writer([&] {
+    ::unsetenv("RANK");
+    ::unsetenv("WORLD_SIZE");
+    for (const auto& [rank, size] : {std::pair(1, 2), std::pair(2, 4), std::pair(3, 4), std::pair(0, 1)})
+      use_group(rank, size);
+  });
+  EXPECT_EQ(writer.finish(), 0);
+  EXPECT_EQ(writer.table().rank, 2);
+  EXPECT_EQ(writer.table().world, 4);
+  Writer with_environment([&] { use_group(1, 2); });
+  EXPECT_EQ(with_environment.finish(), 0);
+  EXPECT_EQ(with_environment.table().rank, 3);
+  EXPECT_EQ(with_environment.table().world, 5);
+  Writer untold([] {
+    ::unsetenv("RANK");
+    FlightGroup group;
+    group.open("g0", "shm", "", 0, 2);
+  });
+  EXPECT_EQ(untold.finish(), 0);
+  EXPECT_EQ(untold.table().rank, -1);
 }
 
 TEST(FlightRecorder, TheLastCallsAreKeptAndCallsUnderWayStay) {

@@ -92,7 +92,7 @@ bool ended_badly(const ProcessView& process) noexcept;
 
 // One rank of a job.
 struct RankTable {
-  int rank = -1;   // among all ranks of the job; -1: the environment did not tell
+  int rank = -1;   // among all ranks of the job; -1: not known
   int world = -1;  // how many ranks the job has
   int pid = 0;
   std::int64_t started = 0;      // when the recorder was made, in nanoseconds of CLOCK_MONOTONIC

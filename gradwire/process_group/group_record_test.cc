@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 
+#include "gradwire/base/environment.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/observe/flight_recorder.h"
@@ -48,6 +49,15 @@ void on_ranks(const std::string& name, int size, const std::function<void(Proces
     group->set_group_name(name);
     body(*group);
   });
+}
+
+// Groups tell the recorder which rank the process is, for programs without RANK.
+TEST(GroupRecord, WithoutRanksInTheEnvironmentTheRecorderHasThoseOfTheLargestGroup) {
+  on_ranks("of nine", 9, [](ProcessGroup& group) { group.barrier()->wait(); });
+  const auto table = observe::read_flight_memory(observe::flight_memory());
+  ASSERT_TRUE(table.has_value());
+  EXPECT_GE(table->world, environment("RANK") ? 1 : 9);
+  EXPECT_TRUE(table->rank >= 0 && table->rank < table->world) << table->rank;
 }
 
 TEST(GroupRecord, EveryMethodIsKeptWithItsArguments) {

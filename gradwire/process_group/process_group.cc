@@ -21,6 +21,7 @@
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/observe/step_recorder.h"
+#include "gradwire/observe/told_ranks.h"
 #include "gradwire/process_group/complex_half_internal.h"
 #include "gradwire/process_group/expanded_tensors_internal.h"
 #include "gradwire/process_group/given_outputs_internal.h"
@@ -132,6 +133,7 @@ ProcessGroup::ProcessGroup(int rank, int size) : rank_(rank), size_(size), names
   if (rank < 0 || rank >= size) {
     throw InvalidArgument(concat("rank ", rank, " in a group of ", size, "; its ranks are 0 to ", size - 1));
   }
+  observe::tell_ranks(rank, size);
   observe::record_from_environment(rank, size);
   internal::list_group(*this);
 }
