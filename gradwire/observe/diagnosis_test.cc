@@ -568,6 +568,76 @@ TEST(Diagnosis, ANetworkThatIsGone) {
   expect(job.over(), FaultClass::network, {});
 }
 
+// Ranks 2 and 3 are on a host whose clocks are ahead of or behind the others'.
+void shift_second_host(Job& job, std::int64_t wall, std::int64_t monotonic) {
+  for (const int rank : {2, 3}) {
+    job.at(rank).wall_offset += wall - monotonic;
+    for (CallRow& call : job.at(rank).groups[0].calls) {
+      call.called += monotonic;
+      call.ended += call.ended == 0 ? 0 : monotonic;
+    }
+  }
+}
+
+TEST(Diagnosis, ClocksOfHostsThatDifferMakeNobodyLate) {
+  for (const std::int64_t wall : {0, 5, -5, 50}) {
+    for (const std::int64_t monotonic : {0, 4000, -1}) {
+      for (const bool has_history : {true, false}) {
+        SCOPED_TRACE(concat("wall clock ", wall, " s, monotonic clock ", monotonic, " s, history ", has_history));
+        Job job(4);
+        for (RankTable& rank : job.ranks) {
+          if (!has_history) rank.groups[0].calls.clear();
+          rank.groups[0].backend = "ucx";
+        }
+        const std::int64_t start = job.clock;
+        for (int rank = 0; rank < 4; ++rank) {
+          CallRow& call = job.call(rank, {}, Outcome::peer);
+          call.ended = start + 2 * kSecond;
+          call.peers = rank < 2 ? 0b1100 : 0b0011;
+          job.end(rank, 1, rank == 0 ? 0 : 1);
+        }
+        shift_second_host(job, wall * kSecond, monotonic * kSecond);
+        EXPECT_EQ(name_of(job.over().fault), name_of(FaultClass::network));
+      }
+    }
+  }
+}
+
+TEST(Diagnosis, ARankOfAnotherHostThatCameLateIsNamedWhereTheClocksShowIt) {
+  for (const std::int64_t wall : {0, 5, -5, 50}) {
+    for (const std::int64_t monotonic : {0, 4000, -1}) {
+      for (const bool has_history : {true, false}) {
+        SCOPED_TRACE(concat("wall clock ", wall, " s, monotonic clock ", monotonic, " s, history ", has_history));
+        Job job(4);
+        if (!has_history) {
+          for (RankTable& rank : job.ranks) rank.groups[0].calls.clear();
+        }
+        job.others_call(3, Outcome::timeout);
+        // Without calls of before, as much as the clocks may differ.
+        job.clock += (has_history ? 2 : 200) * kSecond;
+        job.call(3, {}, Outcome::peer);
+        for (int rank = 0; rank < 4; ++rank) job.end(rank, 1, rank == 0 ? 0 : 1);
+        job.at(3).process.state = 'R';
+        shift_second_host(job, wall * kSecond, monotonic * kSecond);
+        expect(job.over(), FaultClass::slow, {3});
+      }
+    }
+  }
+}
+
+// Whatever the last look at the process showed.
+TEST(Diagnosis, AProcessThatHasEndedIsNotBlocked) {
+  Job job(3);
+  for (const int rank : {0, 1}) job.open(rank, "pair", rank, 2);
+  job.call(0, {}, Outcome::peer, 1);
+  job.call(1, {}, Outcome::peer);
+  for (const int rank : {0, 1}) job.end(rank, 1, rank);
+  job.end(2, 0, -1);
+  expect(job.over(), FaultClass::failed, {1});
+  job.at(1).process.by_launcher = true;
+  expect(job.over(), FaultClass::blocked, {1});
+}
+
 // No error yet: all ranks have made the call, and nothing comes of it.
 TEST(Diagnosis, ACallOverANetworkThatAllRanksMadeAndThatStands) {
   Job job(3);

@@ -178,8 +178,8 @@ std::vector<Member> GroupView::absent_from(const Waiting& wait) const {
     const bool has_passed = !theirs.empty() && theirs.rbegin()->first >= place->first;
     const CallRow* const part = call_at(member, place->first);
     const bool came_late = part != nullptr && call.ended != 0 &&
-                           part->called + members_[member].rank->wall_offset > call.ended + wait.rank->wall_offset;
-    if (!has_passed || came_late) absent.push_back(members_[member]);
+                           part->called > call.ended - least_shift({*wait.rank, own}, {*members_[member].rank, theirs});
+    if (!has_passed || came_late) absent.push_back({members_[member].rank, members_[member].group, came_late});
   }
   return absent;
 }

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "gradwire/observe/clock_bound_internal.h"
 #include "gradwire/observe/diagnosis.h"
 
 namespace gradwire::observe {
@@ -18,6 +19,7 @@ namespace gradwire::observe {
 struct Member {
   const RankTable* rank = nullptr;
   const GroupTable* group = nullptr;
+  bool came_late = false;  // of absent_from(): the rank made the call after the call had ended for the one that waits
 };
 
 // A call that did not get what it needed from others: it is under way, or ended with an error.
@@ -78,8 +80,8 @@ class GroupView {
   bool was_made_before(const CallRow& call, std::uint64_t sequence) const;
 
   std::string path_;
-  std::vector<Member> members_;                                     // by rank of the group
-  std::vector<std::map<std::uint64_t, const CallRow*>> sequences_;  // of each member, refused calls left out
+  std::vector<Member> members_;           // by rank of the group
+  std::vector<CallsByNumber> sequences_;  // of each member, refused calls left out
 };
 
 // The groups of a job whose ranks do not change. A group that two processes claim the same rank of is left out: its

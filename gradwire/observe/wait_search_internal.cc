@@ -17,10 +17,13 @@ namespace {
 // A process that computes less than this part of the time is one that waits.
 constexpr double kBusy = 0.2;
 
+// What the last look showed counts where the launcher ended the process, or where the process came later. Another one
+// that has ended was on its way to no call any more.
 FaultClass class_of_absence(const Member& member) {
   const ProcessView& process = member.rank->process;
   if (process.has_ended && !process.by_signal && process.code == 0) return FaultClass::left;
   if (member.group != nullptr && member.group->closed) return FaultClass::left;
+  if (process.has_ended && !process.by_launcher && !member.came_late) return FaultClass::failed;
   if (!process.seen) return process.has_ended ? FaultClass::failed : FaultClass::unknown;
   if (waits_for_data(process)) return FaultClass::blocked;
   return process.state == 'R' || process.busy >= kBusy ? FaultClass::slow : FaultClass::blocked;
