@@ -31,7 +31,7 @@ class CallerSites {
   static constexpr std::size_t kEntries = 2 * format::kSites;
 
   std::uint32_t known(std::uint64_t key) const noexcept;
-  // Calls `fill(site)`, which may throw, for a key that is new.
+  // Calls `fill(site)`, which may throw and returns the state of the site, for a key that is new.
   template <class Fill>
   std::uint32_t learn(std::uint64_t key, const Fill& fill) noexcept;
 

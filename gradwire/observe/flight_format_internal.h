@@ -18,6 +18,7 @@ inline constexpr std::size_t kCalls = 256;                   // of each group
 inline constexpr std::size_t kGroups = 64;
 inline constexpr std::size_t kSites = 512;
 inline constexpr std::size_t kNotes = 8;
+inline constexpr std::size_t kLongPaths = 4;
 inline constexpr std::size_t kEarlier = 4;  // processes whose records a file keeps beside those of the last one
 
 using Word = std::atomic<std::uint64_t>;
@@ -70,7 +71,8 @@ struct Group {
 };
 static_assert(sizeof(Group) == 256 + kCalls * sizeof(Call));
 
-// A place in a program from which calls are made. `state` is 0 until the rest is written.
+// A place in a program from which calls are made. `state` is 0 until the rest is written, and n + 1 where the module's
+// path is the nth of the long ones, and `text` has the end of the path only.
 struct Site {
   Word state;
   Word offset;        // of the return address in the module; 0 where `text` is "file:line (function)"
@@ -98,7 +100,8 @@ struct File {
   Word lost_groups;  // groups for which there was no room
   Word lost_calls;   // calls for which there was no room: all 256 calls of their group were under way
   Word generation;   // grows when a process clears or copies the records of another one; odd meanwhile
-  std::array<std::byte, 8192 - 9 * sizeof(Word) - kNotes * sizeof(Note)> reserved;
+  std::array<std::byte, 24> reserved;
+  std::array<Text<1000>, kLongPaths> long_paths;  // of modules, that a Site has no room for; empty: not used
   std::array<Note, kNotes> notes;
   std::array<Site, kSites> sites;
   std::array<Group, kGroups> groups;

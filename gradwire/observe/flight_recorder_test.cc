@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -273,6 +274,60 @@ TEST(FlightRecorder, PlacesAreAnAddressInAModuleOrALine) {
   for (int i = 1; i <= 3; ++i) EXPECT_EQ(calls[static_cast<std::size_t>(i)].place.line, "train.py:41 (main)");
   EXPECT_EQ(calls[4].place.offset, calls[0].place.offset);
 }
+
+#ifdef FIXED_ADDRESS_PROGRAM
+// A folder that goes with the test.
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    std::string pattern = (std::filesystem::temp_directory_path() / "gradwire-flight-XXXXXX").string();
+    EXPECT_NE(::mkdtemp(pattern.data()), nullptr);
+    path_ = std::filesystem::canonical(pattern);
+  }
+  ~TemporaryFolder() { std::filesystem::remove_all(path_); }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+// addr2line wants the path of the program, and addresses as the program's own tables have them.
+TEST(FlightRecorder, ThePlaceInAProgramWithFixedAddressesThatWasFoundThroughPathIsThatOfItsTables) {
+  // The last path is too long for the file.
+  for (const std::size_t length : {0, 200, 700, 1100}) {
+    SCOPED_TRACE(length);
+    const TemporaryFolder folder;
+    std::filesystem::path program = folder.path();
+    for (std::size_t left = length; left > 0; left -= std::min<std::size_t>(left, 100)) program /= std::string(99, 'p');
+    std::filesystem::create_directories(program);
+    const std::string path = program.string();
+    program /= "program";
+    std::filesystem::copy_file(FIXED_ADDRESS_PROGRAM, program);
+    const std::string output = (folder.path() / "output").string();
+    Writer writer([&] {
+      ::setenv("PATH", path.c_str(), 1);
+      if (std::freopen(output.c_str(), "w", stdout) != nullptr) ::execlp("program", "program", nullptr);
+      ::_exit(126);
+    });
+    EXPECT_EQ(writer.finish(), 0);
+    std::uint64_t address = 0;
+    std::ifstream(output) >> address;
+    const RankTable table = writer.table();
+    ASSERT_EQ(table.groups.size(), 1U);
+    ASSERT_EQ(table.groups[0].calls.size(), 1U);
+    const CallerPlace& place = table.groups[0].calls[0].place;
+    EXPECT_NE(address, 0U);
+    EXPECT_EQ(place.offset, address);
+    if (length <= 700) {
+      EXPECT_EQ(place.module, program.string());
+    } else {
+      EXPECT_TRUE(place.module.starts_with("...") && place.module.ends_with("p/program")) << place.module;
+    }
+  }
+}
+#endif
 
 TEST(FlightRecorder, PlacesOfClosedGroupsAreUsedAgainAndNoGroupIsMixedUp) {
   Writer writer([] {

@@ -83,12 +83,14 @@ std::vector<CallerPlace> read_places(const format::File& file) {
   std::vector<CallerPlace> places(format::kSites);
   for (std::size_t i = 0; i < places.size(); ++i) {
     const format::Site& site = file.sites[i];
-    if (site.state.load(std::memory_order_acquire) == 0) continue;
+    const std::uint64_t state = site.state.load(std::memory_order_acquire);
+    if (state == 0) continue;
     places[i].offset = load(site.offset);
     if (places[i].offset == 0) {
       places[i].line = get_text(site.text);
     } else {
-      places[i].module = get_text(site.text);
+      const bool is_long = state >= 2 && state - 2 < file.long_paths.size();
+      places[i].module = is_long ? get_text(file.long_paths[state - 2]) : get_text(site.text);
       places[i].function = get_text(site.function);
     }
   }
