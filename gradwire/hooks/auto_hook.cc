@@ -25,6 +25,7 @@
 #include "gradwire/hooks/loop_clock_internal.h"
 #include "gradwire/hooks/registry.h"
 #include "gradwire/hooks/shape_candidates_internal.h"
+#include "gradwire/hooks/warm_up_internal.h"
 
 namespace gradwire {
 namespace {
@@ -98,14 +99,14 @@ std::optional<std::vector<double>> numbers_in(const HookState::node_type& node) 
 class ChoosingHook final : public AutoHook, public FirstRankMemory, public ChoosesShape {
  public:
   ChoosingHook(HookTraits traits, std::vector<std::string> names, const AutoHookOptions& options,
-               std::shared_ptr<ProcessGroup> group, std::function<double()> now)
+               const internal::RaceRules& rules, std::shared_ptr<ProcessGroup> group, std::function<double()> now)
       : AutoHook(std::move(traits)),
         names_(std::move(names)),
         chooses_shape_(options.shape),
         exact_(options.accuracy == HookAccuracy::exact),
         group_(std::move(group)),
         clock_(std::make_shared<LoopClock>(std::move(now))),
-        race_(names_.size(), {.gain = options.gain}),
+        race_(names_.size(), rules),
         hook_(make_hook(names_.front(), group_)) {}
 
   Future run(GradBucket& bucket) override {
@@ -217,6 +218,14 @@ class ChoosingHook final : public AutoHook, public FirstRankMemory, public Choos
     return shapes_.empty() ? ReductionShape{} : shapes_[number];
   }
 
+  // Hooks race when the longest warm-up is over, and each turn makes its hook anew: a warm-up of its own would take the
+  // times of plain averaging for those of the hook.
+  std::shared_ptr<CommHook> make_warm(std::size_t hook) const {
+    std::shared_ptr<CommHook> made = make_hook(names_[hook], group_);
+    internal::end_warm_up_of(*made);
+    return made;
+  }
+
   std::shared_ptr<CommHook> running() const GRADWIRE_EXCLUDES(mutex_) {
     const MutexLock lock(mutex_);
     return hook_;
@@ -233,7 +242,7 @@ class ChoosingHook final : public AutoHook, public FirstRankMemory, public Choos
         const MutexLock lock(mutex_);
         if (used_.hook == 0 || race_.hooks_settled()) throw;
         drops_ = true;
-        first = make_hook(names_.front(), group_);
+        first = make_warm(0);
       }
       return run_hook(*first, bucket);
     }
@@ -253,7 +262,7 @@ class ChoosingHook final : public AutoHook, public FirstRankMemory, public Choos
     used_.shape = next_shape_;
     if (used_.hook == race_.current().hook) return;
     used_.hook = race_.current().hook;
-    hook_ = make_hook(names_[used_.hook], group_);
+    hook_ = make_warm(used_.hook);
   }
 
   // In the last bucket, because exactly one bucket of an iteration is the last, the same on all ranks. The decision
@@ -357,6 +366,7 @@ std::shared_ptr<AutoHook> internal::make_auto_hook(const AutoHookOptions& option
   std::vector<std::string> names = options.hooks.empty() ? auto_hook_candidates(options.accuracy) : options.hooks;
   HookTraits traits{.name = "auto", .parallel_safe = true, .single_collective = names.size() == 1};
   if (group != nullptr) traits.groups = {group};
+  internal::RaceRules rules{.gain = options.gain};
   std::vector<std::string> identities;
   for (std::size_t i = 0; i < names.size(); ++i) {
     if (std::find(names.begin() + static_cast<std::ptrdiff_t>(i) + 1, names.end(), names[i]) != names.end()) {
@@ -366,10 +376,13 @@ std::shared_ptr<AutoHook> internal::make_auto_hook(const AutoHookOptions& option
     traits.parallel_safe = traits.parallel_safe && hook->traits().parallel_safe;
     traits.single_collective = traits.single_collective && hook->traits().single_collective;
     identities.push_back(hook->identity());
+    rules.unused = static_cast<int>(
+        std::clamp<std::int64_t>(internal::warm_up_of(*hook), rules.unused, std::numeric_limits<int>::max()));
   }
   traits.identity =
       concat("auto:gain=", options.gain, options.shape ? "" : ",shape=own", ",(", join(identities, " | "), ")");
-  return std::make_shared<ChoosingHook>(std::move(traits), std::move(names), options, std::move(group), std::move(now));
+  return std::make_shared<ChoosingHook>(std::move(traits), std::move(names), options, rules, std::move(group),
+                                        std::move(now));
 }
 
 }  // namespace gradwire

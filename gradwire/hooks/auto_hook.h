@@ -79,10 +79,12 @@ class AutoHook : public CommHook {
 
 // Returns a hook that runs one of `options.hooks`:
 //
-//   1. The first three steps use the first hook, and do not count.
+//   1. The first three steps use the first hook, and do not count. Where a hook of the list has a longer warm-up
+//      (`start` of PowerSGD, `warm_up`), as many steps as the longest one has; a turn of 2 then has no warm-up of its
+//      own. So no hook compresses before its warm-up is over, and its times are those of compressing.
 //   2. Each hook runs for a few steps. A hook that is far behind the best stops after one. Hooks that are near the best
 //      run again. The ranks take the first hook of the list whose cost is within `gain` of the best. With three hooks
-//      the decision falls within 33 steps; with six hooks, within 49.
+//      the decision falls within 33 steps; with six hooks, within 49. A warm-up of more than two steps comes on top.
 //   3. Where DDP can change the shape, shapes race with that hook: DDP's own buckets, buckets of 2 MiB, one bucket, and
 //      twice as many lanes. The decision falls within 17 more steps. (With one hook, within 37 steps in all.)
 //   4. From then on the hook watches the cost of its choice, over windows of three steps. When two windows in a row

@@ -196,6 +196,64 @@ TEST(AutoHook, ChoosesByTheLinkAndFollowsIt) {
   }
 }
 
+// A warm-up is over before the hooks race, and no turn has one of its own: what is measured is the hook, not the plain
+// averaging of its warm-up. The matrix has 512 x 512 elements, so that rank 4 sends 4096 of 262,144.
+TEST(AutoHook, MeasuresHooksWithAWarmUpOnlyAsTheyAreAfterIt) {
+  const auto bucket = [](const at::Tensor& values, ProcessGroup& group, std::uint32_t iteration) {
+    auto layout = std::make_shared<BucketLayout>();
+    layout->append(0, values, at::zeros_like(values), "p");
+    return GradBucket(layout, values.flatten().clone(), group, group.size(), true, iteration);
+  };
+  struct Case {
+    const char* hook;
+    std::uint32_t warm_up;
+  };
+  for (const Case& one : {Case{"power_sgd:rank=4,start=2", 2}, Case{"power_sgd:rank=4,start=20", 20},
+                          Case{"power_sgd:rank=4,start=2,warm_up=8", 10}}) {
+    std::vector<std::uint32_t> chosen_at(2);
+    run_ranks({"threads"}, 2, [&](int rank, const std::shared_ptr<ProcessGroup>& group) {
+      LinkClock clock;
+      constexpr double kRate = 10e6, kPlain = 0x1p20 / kRate, kCompressed = 4 * 4096 / kRate;
+      const auto link = std::make_shared<LinkGroup>(group, clock, kRate);
+      AutoHookOptions options;
+      options.hooks = {"allreduce", "int8", one.hook};
+      const auto hook = internal::make_auto_hook(options, nullptr, [&clock] { return clock.now(); });
+      const at::Tensor values = random_tensor({512, 512}, rank);
+      std::uint32_t iteration = 0;
+      const auto run = [&] {
+        clock.pass(0.020);
+        GradBucket gradients = bucket(values, *link, iteration++);
+        hook->run(gradients)->waitAndThrow();
+      };
+      while (hook->choices().empty() && iteration < one.warm_up + 60) {
+        run();
+        if (iteration <= one.warm_up) {
+          EXPECT_EQ(hook->current(), "allreduce") << one.hook;
+        }
+      }
+      ASSERT_EQ(hook->choices().size(), 1U) << one.hook;
+      const HookChoice choice = hook->choices().front();
+      EXPECT_LE(choice.iteration, one.warm_up + 31);
+      chosen_at[static_cast<std::size_t>(rank)] = choice.iteration;
+      EXPECT_EQ(choice.hook, one.hook);
+      EXPECT_NEAR(choice.measured[0].cost, kPlain, 1e-4);
+      EXPECT_NEAR(choice.measured[2].cost, kCompressed, 1e-4) << one.hook;
+      // The chosen hook has no warm-up either, which would look as a change of the link.
+      for (int i = 0; i < 40; ++i) run();
+      EXPECT_EQ(hook->current(), one.hook);
+      EXPECT_EQ(hook->choices().size(), 1U) << one.hook << " raced again";
+      // The same when the hooks race again: a link with a tenth of the rate.
+      link->rate = kRate / 10;
+      for (int i = 0; i < 40; ++i) run();
+      EXPECT_EQ(hook->current(), one.hook);
+      EXPECT_NEAR(hook->choices().back().measured[2].cost, hook->choices().size() > 1 ? 10 * kCompressed : kCompressed,
+                  1e-4)
+          << one.hook;
+    });
+    EXPECT_EQ(chosen_at[0], chosen_at[1]);
+  }
+}
+
 // A group in which each call takes as long as `seconds_of` says, on a clock that is not the real one.
 class TimedGroup final : public CallGroup {
  public:

@@ -256,7 +256,7 @@ bool HookRace::restore(std::span<const double> numbers) {
   made.before_ = static_cast<std::size_t>(read.whole(0, hooks - 1));
   const int at = read.whole(0, hooks);
   made.at_ = static_cast<std::size_t>(at);
-  made.steps_ = read.whole(-1, kMany);
+  made.steps_ = read.whole(-1, std::max(kMany, rules_.unused));
   made.in_window_ = read.whole(0, kMany);
   made.different_ = read.whole(0, kMany);
   made.quiet_ = read.whole(0, kMany);

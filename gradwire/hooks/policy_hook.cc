@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gradwire/hooks/policy_hook.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "gradwire/hooks/default_hooks.h"
@@ -50,6 +51,13 @@ class PolicyHook final : public internal::HookWrapper {
   void revert_state() override {
     HookWrapper::revert_state();
     iteration_.set_next(kept_iteration_);
+  }
+
+  // The inner hook counts only the iterations in which it runs.
+  std::int64_t warm_up() const override { return options_.warm_up + HookWrapper::warm_up(); }
+  void end_warm_up() override {
+    HookWrapper::end_warm_up();
+    iteration_.set_next(std::max<std::int64_t>(iteration_.next(), options_.warm_up));
   }
 
  private:

@@ -205,7 +205,7 @@ void write_back_square(const PowerSGDState& state, const GradBucket& bucket, con
 
 using Body = Future (*)(const std::shared_ptr<PowerSGDState>&, GradBucket&);
 
-class PowerSGDHook final : public CommHook, public Revertible {
+class PowerSGDHook final : public CommHook, public Revertible, public internal::HasWarmUp {
  public:
   PowerSGDHook(HookTraits traits, std::shared_ptr<PowerSGDState> state, Body body)
       : CommHook(std::move(traits)), state_(std::move(state)), body_(body) {}
@@ -232,6 +232,9 @@ class PowerSGDHook final : public CommHook, public Revertible {
 
   void keep_state() override { state_->memory().keep(); }
   void revert_state() override { state_->memory().revert(); }
+
+  std::int64_t warm_up() const override { return state_->options().start_iteration; }
+  void end_warm_up() override { state_->memory().end_warm_up(); }
 
  private:
   const std::shared_ptr<PowerSGDState> state_;

@@ -73,6 +73,9 @@ class PowerSGDMemory {
   // any order.
   bool begin(const GradBucket& bucket);
 
+  // The next iteration compresses. Call it between iterations.
+  void end_warm_up();
+
   // The seed for a bucket's random numbers. The buckets of an iteration may ask in any order: the seeds are the same.
   std::uint32_t draw(std::size_t bucket_index);
 

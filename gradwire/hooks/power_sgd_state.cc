@@ -148,6 +148,11 @@ bool PowerSGDMemory::begin(const GradBucket& bucket) {
   return values_.iterations > options_.start_iteration;
 }
 
+void PowerSGDMemory::end_warm_up() {
+  const MutexLock lock(mutex_);
+  values_.iterations = std::max(values_.iterations, options_.start_iteration);
+}
+
 // Called when an iteration is over. Before that, other lanes may still add to the statistics.
 void PowerSGDMemory::report() {
   const std::int64_t iteration = values_.iterations - 1;

@@ -3,6 +3,7 @@
 // The base of hooks that wrap another hook.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -13,6 +14,7 @@
 #include "gradwire/ddp/comm_hook.h"
 #include "gradwire/ddp/first_rank_memory.h"
 #include "gradwire/ddp/kept_hook_state.h"
+#include "gradwire/hooks/warm_up_internal.h"
 
 namespace gradwire::internal {
 
@@ -38,8 +40,8 @@ inline HookTraits traits_around(std::string_view what, const std::shared_ptr<Com
 // and checkpoints show, stays the inner hook's.
 std::shared_ptr<CommHook> make_between_hosts_hook_of_registry(std::shared_ptr<CommHook> inner);
 
-// A hook that passes its state and end_iteration() through to the inner hook.
-class HookWrapper : public CommHook, public Revertible, public FirstRankMemory {
+// A hook that passes its state, its warm-up and end_iteration() through to the inner hook.
+class HookWrapper : public CommHook, public Revertible, public FirstRankMemory, public HasWarmUp {
  public:
   // Throws InvalidArgument for a null `inner`.
   HookWrapper(std::string_view what, const std::shared_ptr<CommHook>& inner, bool keeps_single_collective)
@@ -54,6 +56,8 @@ class HookWrapper : public CommHook, public Revertible, public FirstRankMemory {
   void revert_state() override { kept_.revert(*inner_); }
   void end_iteration() override { inner_->end_iteration(); }
   bool memory_lies_with_first_ranks() const override { return gradwire::memory_lies_with_first_ranks(*inner_); }
+  std::int64_t warm_up() const override { return warm_up_of(*inner_); }
+  void end_warm_up() override { end_warm_up_of(*inner_); }
 
  protected:
   CommHook& inner() const noexcept { return *inner_; }

@@ -67,9 +67,10 @@ def auto(
 
     accuracy: "exact" (the bits of plain averaging), "rounding" (also bf16_compress and int8) or "any" (also int4,
     power_sgd:rank=4 and one_bit). hooks: names as of make(), instead of those; a later one is taken only when it saves
-    more than the share `gain` of a step. shape: gradwire's DistributedDataParallel lets the hook choose the size of the
-    buckets and the number of lanes too, unless bucket_cap_mb or lanes is given. The state has `current`, the name of
-    the hook in use, `current_shape`, and `choices`, the decisions with what was measured. All ranks decide alike.
+    more than the share `gain` of a step. The hooks are measured when the longest of their warm-ups (start, warm_up) is
+    over. shape: gradwire's DistributedDataParallel lets the hook choose the size of the buckets and the number of lanes
+    too, unless bucket_cap_mb or lanes is given. The state has `current`, the name of the hook in use, `current_shape`,
+    and `choices`, the decisions with what was measured. All ranks decide alike.
     """
     return _C.hooks.make_auto_hook(accuracy, list(hooks), gain, group_of(group), shape), run
 
