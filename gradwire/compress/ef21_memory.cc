@@ -51,6 +51,18 @@ class Ef21Memory final : public Memory {
     estimates_.revert();
     aggregates_.revert();
   }
+  void hold(std::string_view parameter) override {
+    estimates_.hold(parameter);
+    aggregates_.hold(parameter);
+  }
+  void restore(std::string_view parameter) override {
+    estimates_.restore(parameter);
+    aggregates_.restore(parameter);
+  }
+  void release() override {
+    estimates_.release();
+    aggregates_.release();
+  }
 
  private:
   static void subtract(std::span<const float> gradient, std::span<const float> known,

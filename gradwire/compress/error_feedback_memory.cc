@@ -49,6 +49,9 @@ class ErrorFeedbackMemory final : public Memory {
   void clear() override { load({}); }
   void keep() override { residuals_.keep(); }
   void revert() override { residuals_.revert(); }
+  void hold(std::string_view parameter) override { residuals_.hold(parameter); }
+  void restore(std::string_view parameter) override { residuals_.restore(parameter); }
+  void release() override { residuals_.release(); }
 
  private:
   NamedVectors residuals_{"local/residual/"};

@@ -25,6 +25,9 @@ class NoMemory final : public Memory {
   void clear() override {}
   void keep() override {}
   void revert() override {}
+  void hold(std::string_view) override {}
+  void restore(std::string_view) override {}
+  void release() override {}
 };
 
 }  // namespace
@@ -108,9 +111,42 @@ void NamedVectors::keep() {
 
 void NamedVectors::revert() {
   const MutexLock lock(mutex_);
+  held_.clear();
   if (!keeps_) return;
   if (replaced_) entries_ = *std::exchange(replaced_, std::nullopt);
   take_back(entries_);
+}
+
+void NamedVectors::hold(std::string_view name) {
+  MutexLock lock(mutex_);
+  const auto found = entries_.find(name);
+  std::optional<std::vector<float>>& held = held_[std::string(name)];
+  if (found == entries_.end()) {
+    held.reset();
+    return;
+  }
+  const std::vector<float>& values = found->second.values;
+  lock.unlock();
+  held = values;
+}
+
+// The ranges that were kept for revert() stay as they are: they hold values that are older.
+void NamedVectors::restore(std::string_view name) {
+  const MutexLock lock(mutex_);
+  const auto held = held_.find(name);
+  if (held == held_.end()) return;
+  const auto entry = entries_.find(name);
+  if (!held->second) {
+    if (entry != entries_.end()) entries_.erase(entry);
+  } else if (entry != entries_.end()) {
+    entry->second.values = std::move(*held->second);
+  }
+  held_.erase(held);
+}
+
+void NamedVectors::release() {
+  const MutexLock lock(mutex_);
+  held_.clear();
 }
 
 void NamedVectors::save(MemoryState& state) const {
@@ -122,6 +158,7 @@ void NamedVectors::replace(std::map<std::string, std::vector<float>, std::less<>
   Entries entries;
   for (auto& [name, vector] : vectors) entries[name].values = std::move(vector);
   const MutexLock lock(mutex_);
+  held_.clear();
   entries_.swap(entries);
   if (keeps_ && !replaced_) replaced_ = std::move(entries);
 }

@@ -36,8 +36,8 @@ struct Segment {
 using MemoryState = std::map<std::string, std::vector<float>>;
 inline constexpr std::string_view kLocalPrefix = "local/";
 
-// Threads: before() and after() for different parameters may run at the same time. The other methods that are not
-// const, and save(), may not run beside them.
+// Threads: before(), after() and hold() for different parameters may run at the same time. The other methods that are
+// not const, and save(), may not run beside them.
 class Memory {
  public:
   virtual ~Memory() = default;
@@ -78,6 +78,14 @@ class Memory {
   // value, in memory as large as the state. Without a keep(), revert() does nothing.
   virtual void keep() = 0;
   virtual void revert() = 0;
+
+  // For a mean that may turn out not to be applied to a parameter: hold() holds the parameter's state as it is, in
+  // memory as large as that state, and restore() brings it back, whatever after() did since then. restore() does
+  // nothing for a parameter that is not held. release() ends the holding of all parameters; so do load(), clear() and
+  // revert().
+  virtual void hold(std::string_view parameter) = 0;
+  virtual void restore(std::string_view parameter) = 0;
+  virtual void release() = 0;
 };
 
 // Keeps nothing. For codecs that lose little, or nothing on average.
@@ -87,7 +95,7 @@ std::unique_ptr<Memory> make_no_memory();
 // next gradient.
 //   send p = g + e;   e <- p - delivered;   gradient = mean
 // Keeps "local/residual/NAME": 4 bytes a value. Over any number of steps, the sum of the gradients is what was
-// delivered plus e.
+// delivered plus e. For a step whose mean is not applied, hold() and restore() take the step back.
 std::unique_ptr<Memory> make_error_feedback_memory();
 
 // EF21 (Richtarik, Sokolov and Fatkhullin 2021): a rank sends the difference between its gradient and the estimate of

@@ -12,8 +12,8 @@
 
 namespace gradwire::compress {
 
-// Thread-safe but for save(), replace(), keep(), revert() and the elements of a vector: callers that name different
-// parameters do not meet.
+// Thread-safe but for save(), replace(), keep(), revert(), restore(), release() and the elements of a vector: callers
+// that name different parameters do not meet.
 class NamedVectors {
  public:
   // `prefix` begins the keys of the saved state: "local/residual/".
@@ -30,6 +30,10 @@ class NamedVectors {
   // As Memory::keep() and Memory::revert().
   void keep() GRADWIRE_EXCLUDES(mutex_);
   void revert() GRADWIRE_EXCLUDES(mutex_);
+  // As Memory::hold(), Memory::restore() and Memory::release().
+  void hold(std::string_view name) GRADWIRE_EXCLUDES(mutex_);
+  void restore(std::string_view name) GRADWIRE_EXCLUDES(mutex_);
+  void release() GRADWIRE_EXCLUDES(mutex_);
 
   const std::string& prefix() const noexcept { return prefix_; }
   void save(MemoryState& state) const GRADWIRE_EXCLUDES(mutex_);
@@ -55,6 +59,8 @@ class NamedVectors {
   bool keeps_ GRADWIRE_GUARDED_BY(mutex_) = false;
   // The state at keep(), once replace() has put another one in its place.
   std::optional<Entries> replaced_ GRADWIRE_GUARDED_BY(mutex_);
+  // Of hold(); not given: there was no vector. Its nodes do not move.
+  std::map<std::string, std::optional<std::vector<float>>, std::less<>> held_ GRADWIRE_GUARDED_BY(mutex_);
 };
 
 // Memory::load() for a memory that keeps `kinds`. `name` is the memory's, for messages.

@@ -250,6 +250,50 @@ TEST_P(EveryMemory, RevertBringsBackTheStateThatWasKept) {
   }
 }
 
+// An iteration that holds parameters and may restore them, beside keep() and revert(), which go further back.
+TEST_P(EveryMemory, RestoreBringsBackAHeldParameterAlone) {
+  std::mt19937 random(2);
+  const auto number = [&] { return static_cast<float>(random() % 100) - 50; };
+  const auto memory = make();
+  const auto step = [&](const std::string& name) {
+    Floats gradient(6), delivered(6), mean(6);
+    for (Floats* values : {&gradient, &delivered, &mean}) std::generate(values->begin(), values->end(), number);
+    run_step(*memory, std::vector<Segment>{{name, 0, 6}}, gradient, delivered, mean);
+  };
+  const auto of = [&](std::string_view name) {
+    MemoryState state = memory->save();
+    std::erase_if(state, [&](const auto& item) { return !item.first.ends_with(name); });
+    return state;
+  };
+  memory->restore("w");  // nothing is held
+  for (int round = 0; round < 200; ++round) {
+    if (random() % 10 == 0) memory->clear();
+    memory->keep();
+    const MemoryState kept = memory->save();
+    for (auto iterations = random() % 4; iterations > 0; --iterations) {
+      const MemoryState before = of("/w");
+      memory->hold("w");
+      step("w");
+      step("v");
+      const MemoryState after = of("/w"), other = of("/v");
+      const bool restores = random() % 2 == 0;
+      if (restores) memory->restore("w");
+      memory->release();
+      memory->restore("w");  // nothing is held any more
+      ASSERT_EQ(of("/w"), restores ? before : after) << "round " << round;
+      ASSERT_EQ(of("/v"), other) << "round " << round;
+    }
+    if (random() % 2 == 0) {
+      memory->revert();
+      ASSERT_EQ(memory->save(), kept) << "round " << round;
+    }
+  }
+  memory->hold("w");
+  memory->load({});
+  memory->restore("w");
+  EXPECT_TRUE(memory->save().empty());
+}
+
 TEST_P(EveryMemory, RefusesAnotherLengthAndForeignKeys) {
   const auto memory = make();
   run_step(*memory, kOne, {1, 2}, {0, 1}, {1, 1});

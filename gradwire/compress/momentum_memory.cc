@@ -71,6 +71,18 @@ class MomentumMemory final : public Memory {
     momenta_.revert();
     velocities_.revert();
   }
+  void hold(std::string_view parameter) override {
+    momenta_.hold(parameter);
+    velocities_.hold(parameter);
+  }
+  void restore(std::string_view parameter) override {
+    momenta_.restore(parameter);
+    velocities_.restore(parameter);
+  }
+  void release() override {
+    momenta_.release();
+    velocities_.release();
+  }
 
  private:
   void clip(std::span<float> gradient, int world) const noexcept {

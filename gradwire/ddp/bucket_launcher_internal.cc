@@ -318,7 +318,7 @@ at::Tensor BucketLauncher::end_of(const UnderWay& started) const {
 }
 
 GradBucket BucketLauncher::argument_of(const BucketJob& job, ProcessGroup& group) const {
-  return {job.layout, job.buffer, group, job.divisor, job.is_last, job.tag.iteration, job.joined};
+  return {job.layout, job.buffer, group, job.divisor, job.is_last, job.tag.iteration, job.joined, job.absent};
 }
 
 at::Tensor BucketLauncher::checked(const BucketJob& job, at::Tensor result) const {

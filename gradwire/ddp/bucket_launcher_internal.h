@@ -37,6 +37,7 @@ struct BucketJob {
   int divisor = 1;
   bool is_last = false;  // see GradBucket
   bool joined = false;
+  std::vector<std::size_t> absent = {};  // see GradBucket
   CallTag tag;
   std::uint32_t caller = 0;  // the line of the forward pass, for the flight recorder (observe::caller_line())
 

@@ -66,7 +66,7 @@ double BucketReduction::factor() const noexcept {
 }
 
 void BucketReduction::launch(const BucketStore& store, std::size_t bucket, BucketFiller::Filling filling,
-                             const Iteration& iteration) {
+                             std::vector<std::size_t> absent, const Iteration& iteration) {
   const BucketStore::Bucket& held = store.bucket(bucket);
   BucketJob job;
   job.layout = held.layout;
@@ -82,6 +82,7 @@ void BucketReduction::launch(const BucketStore& store, std::size_t bucket, Bucke
   job.divisor = divisor_;
   job.is_last = bucket == store.last_dense_bucket();
   job.joined = iteration.joined();
+  job.absent = std::move(absent);
   job.tag = {.iteration = iteration.number(),
              .bucket = static_cast<std::uint16_t>(bucket),
              .stage = 0,
@@ -102,10 +103,12 @@ void BucketReduction::wait(ProcessGroup& control) {
   });
 }
 
-void BucketReduction::end_iteration() {
+void BucketReduction::end_iteration(const std::vector<std::string>& unused) {
+  if (!hook_) return;
   const c10::NoGradGuard no_grad;
   const HookScope in_hook(owner_);
-  if (hook_) hook_->end_iteration();
+  if (!unused.empty()) hook_->revert_unused(unused);
+  hook_->end_iteration();
 }
 
 bool BucketReduction::is_captured() const {

@@ -68,15 +68,18 @@ class BucketReduction final {
   // Begins an iteration of so many buckets. `caller`: the line of the forward pass, for the flight recorder.
   void begin(std::size_t buckets) { launcher_.expect(buckets); }
   void set_caller(std::uint32_t caller) noexcept { caller_ = caller; }
-  // Starts the reduction of a bucket that is filled. Throws as BucketLauncher::launch().
-  void launch(const BucketStore& store, std::size_t bucket, BucketFiller::Filling filling, const Iteration& iteration);
+  // Starts the reduction of a bucket that is filled. `absent`: as GradBucket::absent(). Throws as
+  // BucketLauncher::launch().
+  void launch(const BucketStore& store, std::size_t bucket, BucketFiller::Filling filling,
+              std::vector<std::size_t> absent, const Iteration& iteration);
   // Returns when all reductions have ended on this rank, and on devices when they have ended on all ranks. Throws the
   // error of a reduction on this thread. `control`: the group for DDP's own calls.
   void wait(ProcessGroup& control);
   // Returns the results by bucket, after wait().
   std::vector<BucketResult> take_results() { return launcher_.take_results(); }
-  // After take_results(): tells the hook, without autograd, that the iteration has ended.
-  void end_iteration();
+  // After take_results(): tells the hook, without autograd, that the iteration has ended. `unused`: the names of the
+  // parameters that no rank used.
+  void end_iteration(const std::vector<std::string>& unused);
   // After an error: waits for the lanes and their streams.
   void give_up() { launcher_.give_up(); }
 

@@ -77,6 +77,13 @@ class CommHook {
   // exception, and the other ranks get a PeerError that quotes it.
   virtual Future run(GradBucket& bucket) = 0;
 
+  // DDP calls revert_unused() once in each iteration, before end_iteration() and on its thread, when DDP does not apply
+  // the averages of the parameters `names`: no rank used them, and their .grad is as before the iteration. `names` are
+  // the same on all ranks. Each of these parameters was in GradBucket::absent() on this rank. A hook that remembers
+  // what it delivered of a gradient brings its memory of these parameters back to the state before the iteration, or
+  // the delivered part is lost. An exception ends the DDP object, as in run(). The default does nothing.
+  virtual void revert_unused(const std::vector<std::string>& names) { static_cast<void>(names); }
+
   // DDP calls end_iteration() once in each iteration, on the thread of the backward pass, after all gradients are in
   // place and before backward() returns. The method must not call the DDP object. An exception ends the DDP object, as
   // in run(). The default does nothing.

@@ -39,14 +39,15 @@ int GradBucket::divisor(const ProcessGroup& over) const noexcept {
 }
 
 GradBucket::GradBucket(std::shared_ptr<const BucketLayout> layout, at::Tensor buffer, ProcessGroup& group, int divisor,
-                       bool is_last, std::uint32_t iteration, bool joined)
+                       bool is_last, std::uint32_t iteration, bool joined, std::vector<std::size_t> absent)
     : layout_(std::move(layout)),
       buffer_(std::move(buffer)),
       group_(&group),
       divisor_(divisor),
       is_last_(is_last),
       iteration_(iteration),
-      joined_(joined) {}
+      joined_(joined),
+      absent_(std::move(absent)) {}
 
 void GradBucket::set_buffer(at::Tensor buffer) {
   if (!buffer.defined() || buffer.dim() != 1 || buffer.numel() != layout_->numel || !buffer.is_contiguous() ||

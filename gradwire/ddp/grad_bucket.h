@@ -53,7 +53,7 @@ class GradBucket {
  public:
   // `group` carries the collectives of this bucket, and must outlive the bucket.
   GradBucket(std::shared_ptr<const BucketLayout> layout, at::Tensor buffer, ProcessGroup& group, int divisor,
-             bool is_last, std::uint32_t iteration = 0, bool joined = false);
+             bool is_last, std::uint32_t iteration = 0, bool joined = false, std::vector<std::size_t> absent = {});
 
   // The bucket's number, from 0, in the order in which buckets are launched. The same on all ranks.
   std::size_t index() const noexcept { return layout_->index; }
@@ -90,6 +90,10 @@ class GradBucket {
   int divisor(const ProcessGroup& over) const noexcept;
   // True on a rank that has no inputs left (join.h) and takes part with zeros.
   bool joined() const noexcept { return joined_; }
+  // The places, in the order of gradients(), of the parameters that got no gradient on this rank since the iteration
+  // before (find_unused_parameters, static_graph, join.h). Their gradients here are zeros, or what .grad holds. When no
+  // rank has a gradient, DDP does not apply the average: see CommHook::revert_unused().
+  const std::vector<std::size_t>& absent() const noexcept { return absent_; }
 
  private:
   std::shared_ptr<const BucketLayout> layout_;
@@ -99,6 +103,7 @@ class GradBucket {
   bool is_last_;
   std::uint32_t iteration_;
   bool joined_;
+  std::vector<std::size_t> absent_;
 };
 
 }  // namespace gradwire

@@ -56,6 +56,14 @@ void GradientIntake::take_kept(std::size_t parameter, Factor factor) {
   take(parameter, factor);
 }
 
+std::vector<std::size_t> GradientIntake::absent_in(std::size_t bucket) const {
+  std::vector<std::size_t> absent;
+  for (const std::size_t parameter : store_.members(bucket)) {
+    if (use_.may_be_unused(parameter)) absent.push_back(store_.place(parameter).slot);
+  }
+  return absent;
+}
+
 const std::vector<std::size_t>& GradientIntake::end_iteration() {
   use_.end_iteration(iteration_.joined());
   return use_.unused();

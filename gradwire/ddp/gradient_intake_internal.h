@@ -66,6 +66,9 @@ class GradientIntake final {
   // Returns what was done to a bucket whose gradients are all taken; as BucketFiller::take().
   BucketFiller::Filling filling(std::size_t bucket) { return filler_.take(bucket); }
 
+  // For such a bucket: GradBucket::absent().
+  std::vector<std::size_t> absent_in(std::size_t bucket) const;
+
   // Once the last bucket was launched: as ParameterUse::share().
   void share_use(ProcessGroup& control) { use_.share(control); }
   // Copies an average into the gradients of its bucket; as BucketFiller::write_back().

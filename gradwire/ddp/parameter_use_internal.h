@@ -54,6 +54,10 @@ class ParameterUse {
 
   // Keeps .grad as it is, for restore().
   void keep(std::size_t parameter, const at::Tensor& grad);
+  // Whether restore() may give the kept .grad back to `parameter`. Asked when the bucket of `parameter` is complete.
+  bool may_be_unused(std::size_t parameter) const {
+    return kind_ != GraphKind::every_parameter && kept_.contains(parameter) && !touched_[parameter];
+  }
   // Starts the all-reduce of the map, unless the map is known. Called after the last bucket was launched. Collective.
   void share(ProcessGroup& group);
   // Waits for that all-reduce, and gives the kept .grad back to every parameter that no rank used. `parameters`: all

@@ -126,7 +126,8 @@ bool Reducer::launch_next() {
   if (iteration_.all_launched()) return false;
   reduction_.require_capturable(options_.graph, iteration_);
   while (const auto bucket = iteration_.next_complete_bucket()) {
-    if (!idle()) reduction_.launch(store_, *bucket, intake_.filling(*bucket), iteration_);
+    if (idle()) continue;
+    reduction_.launch(store_, *bucket, intake_.filling(*bucket), intake_.absent_in(*bucket), iteration_);
   }
   if (!iteration_.all_launched()) return false;
   if (!idle()) intake_.share_use(*control_);

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The Reducer at the end of an iteration: it writes the averages into the gradients.
 #include <algorithm>
+#include <string>
 
 #include "gradwire/base/trace.h"
 #include "gradwire/ddp/backward_watch_internal.h"
@@ -27,7 +28,9 @@ void Reducer::finish() {
       fail_and_throw("the exchange of which parameters were used");
     }
     try {
-      reduction_.end_iteration();
+      std::vector<std::string> unused;
+      for (const std::size_t parameter : intake_.unused_anywhere()) unused.push_back(store_.name(parameter));
+      reduction_.end_iteration(unused);
     } catch (...) {
       fail_and_throw("the hook's end of the iteration");
     }

@@ -123,6 +123,7 @@ class ChoosingHook final : public AutoHook, public FirstRankMemory, public Choos
     return future;
   }
 
+  void revert_unused(const std::vector<std::string>& names) override { running()->revert_unused(names); }
   void end_iteration() override { running()->end_iteration(); }
   bool memory_lies_with_first_ranks() const override { return gradwire::memory_lies_with_first_ranks(*running()); }
 

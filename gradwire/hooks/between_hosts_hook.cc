@@ -97,7 +97,7 @@ class BetweenHostsHook final : public internal::HookWrapper {
     // No ownership: the bucket, with its layout, is valid until the hook's future completes.
     const std::shared_ptr<const BucketLayout> layout(std::shared_ptr<void>(), &bucket.layout());
     GradBucket means(layout, bucket.buffer(), *cross, cross->size(), bucket.is_last(), bucket.iteration(),
-                     bucket.joined());
+                     bucket.joined(), bucket.absent());
     return result_of(inner(), means);
   }
 };

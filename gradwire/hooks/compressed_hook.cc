@@ -140,6 +140,17 @@ class CompressedHook final : public CommHook, public Revertible {
     return completed_future(buffer);
   }
 
+  void revert_unused(const std::vector<std::string>& names) override {
+    for (const std::string& name : names) {
+      compressor_->memory().restore(name);
+      on_device_.restore(name);
+    }
+  }
+  void end_iteration() override {
+    compressor_->memory().release();
+    on_device_.release();
+  }
+
   HookState state_dict() const override {
     HookState state;
     compress::MemoryState memory = compressor_->memory().save();
@@ -210,6 +221,8 @@ class CompressedHook final : public CommHook, public Revertible {
   // Replaces `values` by the average. `values` holds the parts that `slots` name, in the bucket's dtype.
   void compress(GradBucket& bucket, const std::vector<BucketLayout::Slot>& slots, std::uint64_t step,
                 const at::Tensor& values) {
+    const at::Tensor floats = internal::cast_to(values, at::kFloat);
+    internal::DeviceCompressor* const on_device = floats.is_cpu() ? nullptr : &device_compressor();
     const auto& names = bucket.parameter_names();
     const auto& all = bucket.layout().slots;
     std::vector<compress::Segment> segments;
@@ -218,16 +231,17 @@ class CompressedHook final : public CommHook, public Revertible {
       while (all[at].parameter != slot.parameter) ++at;
       segments.push_back({names[at], static_cast<std::size_t>(slot.offset), static_cast<std::size_t>(slot.numel)});
     }
-    const at::Tensor floats = internal::cast_to(values, at::kFloat);
     const compress::CompressCall call{.tensor = number_of(names.empty() ? std::string() : names.front()),
                                       .step = step,
                                       .divisor = static_cast<double>(bucket.divisor(group_of(bucket)))};
-    if (floats.is_cpu()) {
+    if (on_device == nullptr) {
+      for (const std::size_t place : bucket.absent()) compressor_->memory().hold(names[place]);
       GroupTransport transport(group_of(bucket));
       compressor_->all_reduce(transport, segments, call,
                               {floats.data_ptr<float>(), static_cast<std::size_t>(floats.numel())});
     } else {
-      device_compressor().all_reduce(group_of(bucket), segments, call, floats);
+      for (const std::size_t place : bucket.absent()) on_device_.hold(names[place]);
+      on_device->all_reduce(group_of(bucket), segments, call, floats);
     }
     if (!floats.is_same(values)) internal::cast_into(floats, values);
   }

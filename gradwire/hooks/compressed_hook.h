@@ -37,6 +37,11 @@ struct CompressedHookOptions {
 // bucket (Compressor::piece_values) counts as a bucket, too. The state has the loss scale of the gradients that it came
 // from: after a change of the scale the state is too large or too small by that factor, once.
 //
+// A parameter that no rank used in an iteration: its memory is as before the iteration (CommHook::revert_unused()).
+// Until the end of the iteration a rank keeps a copy of its memory of the parameters in GradBucket::absent(); on a
+// device the copy is the memory before the step, which is not overwritten. A program that runs the hook without
+// gradwire's DDP loses the part that was delivered of such a parameter.
+//
 // Bytes that a rank sends: Compressor::bytes_sent() of the bucket's elements; exchange.h has the formulas. While one
 // piece of a long bucket travels, the next piece is encoded. (Not on the backends shm and threads: there the rank's own
 // thread moves the bytes.)

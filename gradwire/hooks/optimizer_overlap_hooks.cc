@@ -12,6 +12,7 @@
 
 #include "gradwire/hooks/averaged_bucket_internal.h"
 #include "gradwire/hooks/optimizer_state_internal.h"
+#include "gradwire/hooks/unstepped_internal.h"
 #include "gradwire/hooks/wrapper_internal.h"
 
 namespace gradwire {
@@ -19,14 +20,19 @@ namespace {
 
 constexpr std::string_view kPrefix = "optimizer/";
 
-// Runs the inner hook to its end, then calls `step` for each parameter of the bucket.
+// Runs the inner hook to its end, then calls `step` for each parameter of the bucket. `step` returns whether it steps
+// the parameter.
 template <class Step>
-Future run_then_step(CommHook& inner, const GradBucket& bucket, const Step& step) {
+Future run_then_step(CommHook& inner, const GradBucket& bucket, internal::UnsteppedParameters& unstepped,
+                     const Step& step) {
   const GradBucket averaged = internal::averaged_bucket(inner, bucket);
   const std::vector<at::Tensor> gradients = averaged.gradients();
   const at::NoGradGuard no_grad;
-  for (std::size_t i = 0; i < gradients.size(); ++i)
-    step(bucket.parameter_names()[i], bucket.parameters()[i], gradients[i]);
+  for (std::size_t i = 0; i < gradients.size(); ++i) {
+    const std::string& name = bucket.parameter_names()[i];
+    const at::Tensor& parameter = bucket.parameters()[i];
+    if (!step(name, parameter, gradients[i])) unstepped.add(name);
+  }
   return completed_future(averaged.buffer());
 }
 
@@ -39,10 +45,22 @@ class HookThenStep final : public internal::HookWrapper {
  public:
   HookThenStep(const std::shared_ptr<CommHook>& inner, ParameterStep step)
       : HookWrapper(traits_around("hook_then_step", inner, step != nullptr), inner), step_(std::move(step)) {}
-  Future run(GradBucket& bucket) override { return run_then_step(inner(), bucket, step_); }
+  Future run(GradBucket& bucket) override {
+    return run_then_step(inner(), bucket, unstepped_,
+                         [this](const std::string& name, const at::Tensor& parameter, const at::Tensor& gradient) {
+                           step_(name, parameter, gradient);
+                           return true;
+                         });
+  }
+  void revert_unused(const std::vector<std::string>& names) override { unstepped_.revert_unused(inner(), names); }
+  void end_iteration() override {
+    unstepped_.end_iteration();
+    HookWrapper::end_iteration();
+  }
 
  private:
   const ParameterStep step_;
+  internal::UnsteppedParameters unstepped_;
 };
 
 }  // namespace
@@ -50,18 +68,29 @@ class HookThenStep final : public internal::HookWrapper {
 HookThenOptimizer::HookThenOptimizer(std::shared_ptr<CommHook> inner, ParameterOptimizerFactory factory)
     : CommHook(traits_around("hook_then_optimizer", inner, factory != nullptr)),
       inner_(std::move(inner)),
-      factory_(std::move(factory)) {}
+      factory_(std::move(factory)),
+      unstepped_(std::make_unique<internal::UnsteppedParameters>()) {}
 
 HookThenOptimizer::~HookThenOptimizer() = default;
 
 Future HookThenOptimizer::run(GradBucket& bucket) {
-  return run_then_step(*inner_, bucket,
+  return run_then_step(*inner_, bucket, *unstepped_,
                        [this](const std::string& name, const at::Tensor& parameter, const at::Tensor& gradient) {
                          torch::optim::Optimizer* optimizer = optimizer_of(name, parameter);
-                         if (optimizer == nullptr) return;
+                         if (optimizer == nullptr) return false;
                          const internal::LentGradient lent(parameter, gradient);
                          optimizer->step();
+                         return true;
                        });
+}
+
+void HookThenOptimizer::revert_unused(const std::vector<std::string>& names) {
+  unstepped_->revert_unused(*inner_, names);
+}
+
+void HookThenOptimizer::end_iteration() {
+  unstepped_->end_iteration();
+  inner_->end_iteration();
 }
 
 torch::optim::Optimizer* HookThenOptimizer::optimizer_of(const std::string& name, const at::Tensor& parameter) {

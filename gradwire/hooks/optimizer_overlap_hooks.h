@@ -33,6 +33,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "gradwire/base/mutex.h"
 #include "gradwire/ddp/comm_hook.h"
@@ -42,6 +43,10 @@ class Optimizer;
 }
 
 namespace gradwire {
+
+namespace internal {
+class UnsteppedParameters;
+}
 
 // Makes the optimizer of one parameter. `name` is the parameter's name in the module. Called before the parameter's
 // first step, one call at a time; called again with another tensor of the same sizes when loaded state is given to an
@@ -63,7 +68,8 @@ class HookThenOptimizer final : public CommHook {
   ~HookThenOptimizer() override;
 
   Future run(GradBucket& bucket) override;
-  void end_iteration() override { inner_->end_iteration(); }
+  void revert_unused(const std::vector<std::string>& names) override;
+  void end_iteration() override;
 
   // Calls `visit` for the optimizer of each parameter that has stepped, in the order of the names, for example to set a
   // learning rate. Call it between iterations. A parameter's optimizer is made at the first step: put settings that
@@ -89,6 +95,7 @@ class HookThenOptimizer final : public CommHook {
 
   const std::shared_ptr<CommHook> inner_;
   const ParameterOptimizerFactory factory_;
+  const std::unique_ptr<internal::UnsteppedParameters> unstepped_;
   mutable Mutex mutex_;
   std::map<std::string, Entry> entries_ GRADWIRE_GUARDED_BY(mutex_);
   // Loaded state, by parameter, that no optimizer has been given yet.

@@ -210,7 +210,15 @@ class PowerSGDHook final : public CommHook, public Revertible, public internal::
   PowerSGDHook(HookTraits traits, std::shared_ptr<PowerSGDState> state, Body body)
       : CommHook(std::move(traits)), state_(std::move(state)), body_(body) {}
 
-  Future run(GradBucket& bucket) override { return body_(state_, bucket); }
+  Future run(GradBucket& bucket) override {
+    for (const std::size_t place : bucket.absent()) state_->memory().hold(bucket.parameter_names()[place]);
+    return body_(state_, bucket);
+  }
+
+  void revert_unused(const std::vector<std::string>& names) override {
+    for (const std::string& name : names) state_->memory().restore(name);
+  }
+  void end_iteration() override { state_->memory().release(); }
 
   HookState state_dict() const override {
     HookState state = state_->state_dict();

@@ -30,6 +30,10 @@
 // ranks, and the gradient's error and Q stay unchanged. The same happens when M Q overflows, and when an element of Q
 // reaches 1 / (4 r) of the largest number of the dtype of the computation.
 //
+// A parameter that no rank used in an iteration: its error is as before the iteration, and so is its Q, unless the Q is
+// of a whole bucket (CommHook::revert_unused(); power_sgd_hook() and batched_power_sgd_hook() in a hook of one's own do
+// not do this). Costs memory of the size of the errors of the parameters in GradBucket::absent().
+//
 // State. The state (the errors and the Qs) belongs to parameters, by name, so it survives a rebuild of the buckets. In
 // the batched form the error belongs to parameters, and Q to the bucket's list of parameters: a bucket with another
 // list starts with a random Q. The batched form fills the square up with zeros, and drops the part of the product in

@@ -94,8 +94,14 @@ class PowerSGDMemory {
   void load(const HookState& state);
 
   // Room for the next error of `parameter`, of the shape and dtype of its present `error`: the present error itself, or
-  // other memory when keep() keeps the present error.
+  // other memory when keep() or hold() needs the present error.
   at::Tensor room_for_error(const std::string& parameter, const at::Tensor& error);
+  // For a parameter whose average may turn out not to be applied: hold() holds the error and the Q of `parameter` alone
+  // as they are, without a copy, and restore() brings them back. release() ends the holding of all parameters. A Q that
+  // several parameters share is not held: it says nothing about what was delivered.
+  void hold(const std::string& parameter);
+  void restore(const std::string& parameter);
+  void release();
   // As Revertible::keep_state() and revert_state(). Tensors that are in the kept state are not overwritten.
   void keep();
   void revert();
@@ -114,13 +120,18 @@ class PowerSGDMemory {
     std::map<std::string, at::Tensor> errors;
     std::map<std::string, Factor> factors;
   };
+  struct Held {
+    at::Tensor error;              // undefined: there was none
+    std::optional<Factor> factor;  // not given: there was none
+  };
   void report() GRADWIRE_REQUIRES(mutex_);
   void replace(Values values) GRADWIRE_REQUIRES(mutex_);
 
   const PowerSGDOptions options_;
   mutable Mutex mutex_;
   Values values_ GRADWIRE_GUARDED_BY(mutex_);
-  std::optional<Values> kept_ GRADWIRE_GUARDED_BY(mutex_);                      // its tensors may be those of values_
+  std::optional<Values> kept_ GRADWIRE_GUARDED_BY(mutex_);  // its tensors may be those of values_
+  std::map<std::string, Held> held_ GRADWIRE_GUARDED_BY(mutex_);
   std::map<std::string, at::Tensor> spare_errors_ GRADWIRE_GUARDED_BY(mutex_);  // in neither of the two
   std::optional<std::uint32_t> current_ GRADWIRE_GUARDED_BY(mutex_);
   std::vector<bool> came_ GRADWIRE_GUARDED_BY(mutex_);  // the buckets that came in the current iteration

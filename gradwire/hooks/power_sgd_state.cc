@@ -256,6 +256,7 @@ void PowerSGDMemory::load(const HookState& state) {
 
 void PowerSGDMemory::replace(Values values) {
   values_ = std::move(values);
+  held_.clear();
   current_.reset();
   came_.clear();
   current_draws_.clear();
@@ -265,13 +266,39 @@ void PowerSGDMemory::replace(Values values) {
 
 at::Tensor PowerSGDMemory::room_for_error(const std::string& parameter, const at::Tensor& error) {
   const MutexLock lock(mutex_);
-  if (!kept_) return error;
-  const auto kept = kept_->errors.find(parameter);
-  if (kept == kept_->errors.end() || !kept->second.is_alias_of(error)) return error;
+  const auto is_kept = [&] {
+    if (!kept_) return false;
+    const auto kept = kept_->errors.find(parameter);
+    return kept != kept_->errors.end() && kept->second.is_alias_of(error);
+  };
+  if (!held_.contains(parameter) && !is_kept()) return error;
   const at::Tensor spare = std::exchange(spare_errors_[parameter], at::Tensor());
   const bool fits = spare.defined() && spare.sizes() == error.sizes() && spare.dtype() == error.dtype() &&
                     spare.device() == error.device();
   return fits ? spare : at::empty_like(error);
+}
+
+void PowerSGDMemory::hold(const std::string& parameter) {
+  const MutexLock lock(mutex_);
+  Held& held = held_[parameter] = {};
+  if (const auto error = values_.errors.find(parameter); error != values_.errors.end()) held.error = error->second;
+  if (const auto factor = values_.factors.find(parameter); factor != values_.factors.end())
+    held.factor = factor->second;
+}
+
+void PowerSGDMemory::restore(const std::string& parameter) {
+  const MutexLock lock(mutex_);
+  const auto held = held_.extract(parameter);
+  if (held.empty()) return;
+  values_.errors.erase(parameter);
+  if (held.mapped().error.defined()) values_.errors[parameter] = held.mapped().error;
+  values_.factors.erase(parameter);
+  if (held.mapped().factor) values_.factors[parameter] = *held.mapped().factor;
+}
+
+void PowerSGDMemory::release() {
+  const MutexLock lock(mutex_);
+  held_.clear();
 }
 
 void PowerSGDMemory::keep() {

@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
@@ -40,7 +41,7 @@ inline HookTraits traits_around(std::string_view what, const std::shared_ptr<Com
 // and checkpoints show, stays the inner hook's.
 std::shared_ptr<CommHook> make_between_hosts_hook_of_registry(std::shared_ptr<CommHook> inner);
 
-// A hook that passes its state, its warm-up and end_iteration() through to the inner hook.
+// A hook that passes its state, its warm-up, revert_unused() and end_iteration() through to the inner hook.
 class HookWrapper : public CommHook, public Revertible, public FirstRankMemory, public HasWarmUp {
  public:
   // Throws InvalidArgument for a null `inner`.
@@ -54,6 +55,7 @@ class HookWrapper : public CommHook, public Revertible, public FirstRankMemory, 
   void load_state_dict(const HookState& state) override { inner_->load_state_dict(state); }
   void keep_state() override { kept_.keep(*inner_); }
   void revert_state() override { kept_.revert(*inner_); }
+  void revert_unused(const std::vector<std::string>& names) override { inner_->revert_unused(names); }
   void end_iteration() override { inner_->end_iteration(); }
   bool memory_lies_with_first_ranks() const override { return gradwire::memory_lies_with_first_ranks(*inner_); }
   std::int64_t warm_up() const override { return warm_up_of(*inner_); }

@@ -12,6 +12,7 @@
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/hooks/averaged_bucket_internal.h"
+#include "gradwire/hooks/unstepped_internal.h"
 #include "gradwire/hooks/wrapper_internal.h"
 #include "gradwire/optim/zero_overlap_internal.h"
 
@@ -34,7 +35,10 @@ class ZeroHook final : public internal::HookWrapper {
 
   Future run(GradBucket& bucket) override {
     const ZeroOverlap::Phase phase = overlap_->phase_of(bucket);
-    if (phase == ZeroOverlap::Phase::learn) return inner().run(bucket);
+    if (phase == ZeroOverlap::Phase::learn) {
+      unstepped_.add_absent_of(bucket);
+      return inner().run(bucket);
+    }
     GradBucket averaged = internal::averaged_bucket(inner(), bucket);
     if (phase == ZeroOverlap::Phase::learn_then_step) {
       hold(averaged);
@@ -49,7 +53,10 @@ class ZeroHook final : public internal::HookWrapper {
     return completed_future(averaged.buffer());
   }
 
+  void revert_unused(const std::vector<std::string>& names) override { unstepped_.revert_unused(inner(), names); }
+
   void end_iteration() override {
+    unstepped_.end_iteration();
     HookWrapper::end_iteration();
     if (!overlap_->has_learned()) return;
     place(overlap_->parts());
@@ -125,6 +132,7 @@ class ZeroHook final : public internal::HookWrapper {
 
   const std::unique_ptr<ZeroOverlap> overlap_;
   const ZeroHookOptions options_;
+  internal::UnsteppedParameters unstepped_;
   Mutex mutex_;
   std::map<std::size_t, GradBucket> held_ GRADWIRE_GUARDED_BY(mutex_);  // by index: averaged, and not stepped yet
 };

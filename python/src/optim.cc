@@ -9,6 +9,7 @@
 #include "binding.h"
 #include "gradwire/ddp/grad_bucket.h"
 #include "gradwire/hooks/averaged_bucket_internal.h"
+#include "gradwire/hooks/unstepped_internal.h"
 #include "gradwire/hooks/wrapper_internal.h"
 #include "gradwire/optim/gradient_agreement_internal.h"
 #include "gradwire/optim/model_averaging.h"
@@ -21,7 +22,8 @@ namespace {
 
 using Tensors = std::vector<at::Tensor>;
 
-// Runs `inner`, then a callable with the averaged bucket.
+// Runs `inner`, then a callable with the averaged bucket. The callable returns whether the parameters of the bucket are
+// stepped in this iteration.
 class HookThenBucket final : public internal::HookWrapper {
  public:
   HookThenBucket(const std::string& name, const std::shared_ptr<CommHook>& inner, py::object callable)
@@ -29,8 +31,14 @@ class HookThenBucket final : public internal::HookWrapper {
 
   Future run(GradBucket& bucket) override {
     const GradBucket averaged = internal::averaged_bucket(inner(), bucket);
-    in_python([&] { callable_.get()(py::cast(averaged)); });
+    const bool steps = in_python([&] { return callable_.get()(py::cast(averaged)).cast<bool>(); });
+    if (!steps) unstepped_.add_absent_of(averaged);
     return completed_future(averaged.buffer());
+  }
+  void revert_unused(const std::vector<std::string>& names) override { unstepped_.revert_unused(inner(), names); }
+  void end_iteration() override {
+    unstepped_.end_iteration();
+    HookWrapper::end_iteration();
   }
 
  private:
@@ -41,6 +49,7 @@ class HookThenBucket final : public internal::HookWrapper {
   }
 
   const HeldObject callable_;
+  internal::UnsteppedParameters unstepped_;
 };
 
 }  // namespace
@@ -96,7 +105,8 @@ void bind_optim(py::module_& module) {
         return std::make_shared<HookThenBucket>(name, std::move(inner), std::move(callable));
       },
       py::arg("name"), py::arg("inner"), py::arg("callable"),
-      "A hook that calls `callable` with each bucket that `inner` has averaged, in bucket order.");
+      "A hook that calls `callable` with each bucket that `inner` has averaged, in bucket order. `callable` returns "
+      "whether it steps the bucket in this iteration.");
 }
 
 }  // namespace gradwire::python

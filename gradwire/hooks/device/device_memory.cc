@@ -6,6 +6,7 @@
 #include <ATen/TensorOperators.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <utility>
 
@@ -25,6 +26,7 @@ constexpr std::string_view kEstimate = "local/estimate/";
 constexpr std::string_view kAggregate = "aggregate/";
 constexpr std::string_view kMomentum = "local/momentum/";
 constexpr std::string_view kVelocity = "local/velocity/";
+constexpr std::array kPrefixes{kResidual, kEstimate, kAggregate, kMomentum, kVelocity};
 
 // What was not delivered. Finite values of opposite signs near the end of f32's range would poison every later step.
 at::Tensor owed(const at::Tensor& values, const at::Tensor& delivered) {
@@ -187,6 +189,7 @@ void DeviceVectors::save(compress::MemoryState& state) const {
 void DeviceVectors::forget() {
   const MutexLock lock(mutex_);
   entries_.clear();
+  held_.clear();
   must_fill_ = true;
 }
 
@@ -204,9 +207,38 @@ void DeviceVectors::keep() {
 
 void DeviceVectors::revert() {
   const MutexLock lock(mutex_);
+  held_.clear();
   if (!kept_) return;
   entries_ = kept_->entries;
   must_fill_ = kept_->must_fill;
+}
+
+void DeviceVectors::hold(std::string_view parameter) {
+  const MutexLock lock(mutex_);
+  for (const std::string_view prefix : kPrefixes) {
+    const std::string key = concat(prefix, parameter);
+    const auto found = entries_.find(key);
+    held_[key] = found == entries_.end() ? std::nullopt : std::optional(found->second);
+  }
+}
+
+void DeviceVectors::restore(std::string_view parameter) {
+  const MutexLock lock(mutex_);
+  for (const std::string_view prefix : kPrefixes) {
+    const auto held = held_.find(concat(prefix, parameter));
+    if (held == held_.end()) continue;
+    if (held->second) {
+      entries_[held->first] = *held->second;
+    } else {
+      entries_.erase(held->first);
+    }
+    held_.erase(held);
+  }
+}
+
+void DeviceVectors::release() {
+  const MutexLock lock(mutex_);
+  held_.clear();
 }
 
 void DeviceVectors::scale(std::string_view prefix, double factor) {

@@ -38,6 +38,10 @@ class DeviceVectors {
   // nothing. Nothing is copied, because a vector is replaced and never written in place.
   void keep();
   void revert();
+  // As compress::Memory::hold(), restore() and release(). Nothing is copied.
+  void hold(std::string_view parameter);
+  void restore(std::string_view parameter);
+  void release();
   // Multiplies the vectors whose keys begin with `prefix`.
   void scale(std::string_view prefix, double factor);
 
@@ -54,6 +58,8 @@ class DeviceVectors {
   std::map<std::string, Entry, std::less<>> entries_ GRADWIRE_GUARDED_BY(mutex_);
   bool must_fill_ GRADWIRE_GUARDED_BY(mutex_) = false;
   std::optional<Kept> kept_ GRADWIRE_GUARDED_BY(mutex_);
+  // Of hold(), by key; not given: there was no vector.
+  std::map<std::string, std::optional<Entry>, std::less<>> held_ GRADWIRE_GUARDED_BY(mutex_);
 };
 
 // The device's form of a compress::Memory: the same arithmetic on tensors (float32, 1-D). `segments` cover the values,

@@ -26,7 +26,7 @@ __all__ = ["hook_with_zero_step", "hook_with_zero_step_interleaved"]
 
 
 class _Steps:
-    """Called with each averaged bucket, one at a time, in bucket order."""
+    """Called with each averaged bucket, one at a time, in bucket order. Returns whether the bucket is stepped."""
 
     def __init__(
         self, zero: ZeroRedundancyOptimizer, first_update: int, shard_buckets: bool, interleaved: bool
@@ -41,14 +41,15 @@ class _Steps:
         self._pieces: dict[int, list[_Piece]] = {}
         self._held: list[GradBucket] = []
 
-    def __call__(self, bucket: GradBucket) -> None:
+    def __call__(self, bucket: GradBucket) -> bool:
         if self._learns_from(bucket):
-            return
+            return False
         self._held.append(bucket)
         if self._interleaved or bucket.is_last():
             held, self._held = self._held, []
             for one in held:
                 self._step(one, bucket.group)
+        return True
 
     def _learns_from(self, bucket: GradBucket) -> bool:
         if bucket.iteration + 1 < self._first_update:
