@@ -20,8 +20,8 @@ namespace {
 
 constexpr std::string_view kPrefix = "optimizer/";
 
-// Runs the inner hook to its end, then calls `step` for each parameter of the bucket. `step` returns whether it steps
-// the parameter.
+// Runs the inner hook to its end, then calls `step` for each parameter of the bucket that needs a gradient. `step`
+// returns whether it steps the parameter.
 template <class Step>
 Future run_then_step(CommHook& inner, const GradBucket& bucket, internal::UnsteppedParameters& unstepped,
                      const Step& step) {
@@ -31,7 +31,7 @@ Future run_then_step(CommHook& inner, const GradBucket& bucket, internal::Unstep
   for (std::size_t i = 0; i < gradients.size(); ++i) {
     const std::string& name = bucket.parameter_names()[i];
     const at::Tensor& parameter = bucket.parameters()[i];
-    if (!step(name, parameter, gradients[i])) unstepped.add(name);
+    if (!parameter.requires_grad() || !step(name, parameter, gradients[i])) unstepped.add(name);
   }
   return completed_future(averaged.buffer());
 }

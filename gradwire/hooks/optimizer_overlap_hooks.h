@@ -13,9 +13,15 @@
 //   }
 //
 // The result has the same bits as the inner hook followed by one optimizer.step() over all parameters, for optimizers
-// that treat each parameter separately (all of torch::optim except LBFGS).
+// that treat each parameter separately (all of torch::optim except LBFGS). The exception is a parameter that no rank
+// used, see below.
 //
 // Notes for users:
+// - A parameter that no rank used in an iteration (find_unused_parameters, static_graph) steps with a gradient of
+// zeros,
+//   as in PyTorch: weight decay and momentum change it, and so does what a hook still owed of it. The plain optimizer
+//   does not step a parameter without a gradient. To leave a parameter alone, freeze it: a parameter that needs no
+//   gradient (requires_grad(false)) does not step.
 // - Do not call optimizer.step(). At the end of the backward pass `.grad` holds the averages, as without this hook.
 //   The averages accumulate until zero_grad(), as always.
 // - A parameter changes while the backward pass still computes other gradients. Autograd no longer needs the value of
@@ -54,9 +60,9 @@ class UnsteppedParameters;
 using ParameterOptimizerFactory =
     std::function<std::unique_ptr<torch::optim::Optimizer>(const std::string& name, const at::Tensor& parameter)>;
 
-// Steps one parameter with its averaged gradient. The gradient has the parameter's sizes, and the function may
-// overwrite it. Called on lanes, for several parameters at the same time, but never twice at the same time for one
-// parameter.
+// Steps one parameter, which needs a gradient, with its averaged gradient. The gradient has the parameter's sizes, and
+// the function may overwrite it. Called on lanes, for several parameters at the same time, but never twice at the same
+// time for one parameter.
 using ParameterStep = std::function<void(const std::string& name, at::Tensor parameter, at::Tensor gradient)>;
 
 // The hook that make_hook_then_optimizer() makes. It runs the inner hook, then steps the parameters of the bucket. It
