@@ -5,11 +5,14 @@
 // threads here.
 #include "gradwire/hooks/between_hosts_hook.h"
 
+#include <torch/optim/sgd.h>
+
 #include "gradwire/base/error.h"
 #include "gradwire/ddp/first_rank_memory.h"
 #include "gradwire/hooks/compressed_hook.h"
 #include "gradwire/hooks/debugging_hooks.h"
 #include "gradwire/hooks/hook_test_support.h"
+#include "gradwire/hooks/optimizer_overlap_hooks.h"
 #include "gradwire/hooks/registry.h"
 #include "gradwire/process_group/hybrid/hybrid_group.h"
 #include "tests/support/on_hosts.h"
@@ -140,14 +143,21 @@ TEST(BetweenHostsHook, TraitsAndMemoryAreTheInnerHooks) {
 
 // Elastic training asks this, and no name tells it: a hook of the registry has the identity of the hook that it wraps.
 TEST(FirstRankMemory, IsSaidOfEachHookThatMayRunBetweenHosts) {
+  const auto sgd = [](const std::string&, const at::Tensor& parameter) {
+    return std::make_unique<torch::optim::SGD>(std::vector{parameter}, torch::optim::SGDOptions(0.1));
+  };
+  const auto no_step = [](const std::string&, const at::Tensor&, const at::Tensor&) {};
   for (const char* spec :
        {"int8:memory=ef21", "power_sgd", "int4:warm_up=3", "top_k:min=64Ki", "allreduce:wrap=fp16"}) {
     EXPECT_TRUE(memory_lies_with_first_ranks(*make_hook(spec))) << spec;
     EXPECT_TRUE(memory_lies_with_first_ranks(*make_checking_hook(make_hook(spec)))) << spec;
+    EXPECT_TRUE(memory_lies_with_first_ranks(*make_hook_then_optimizer(make_hook(spec), sgd))) << spec;
+    EXPECT_TRUE(memory_lies_with_first_ranks(*make_hook_then_step(make_hook(spec), no_step))) << spec;
   }
   EXPECT_TRUE(memory_lies_with_first_ranks(*make_between_hosts_hook(make_compressed_hook("int8"))));
   for (const char* spec : {"allreduce", "noop", "allreduce:warm_up=3", "auto"}) {
     EXPECT_FALSE(memory_lies_with_first_ranks(*make_hook(spec))) << spec;
+    EXPECT_FALSE(memory_lies_with_first_ranks(*make_hook_then_optimizer(make_hook(spec), sgd))) << spec;
   }
   EXPECT_FALSE(memory_lies_with_first_ranks(*make_compressed_hook("int8")));
 }

@@ -93,6 +93,8 @@ void HookThenOptimizer::end_iteration() {
   inner_->end_iteration();
 }
 
+bool HookThenOptimizer::memory_lies_with_first_ranks() const { return gradwire::memory_lies_with_first_ranks(*inner_); }
+
 torch::optim::Optimizer* HookThenOptimizer::optimizer_of(const std::string& name, const at::Tensor& parameter) {
   MutexLock lock(mutex_);
   auto found = entries_.find(name);

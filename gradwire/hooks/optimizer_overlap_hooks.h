@@ -43,6 +43,7 @@
 
 #include "gradwire/base/mutex.h"
 #include "gradwire/ddp/comm_hook.h"
+#include "gradwire/ddp/first_rank_memory.h"
 
 namespace torch::optim {
 class Optimizer;
@@ -67,7 +68,7 @@ using ParameterStep = std::function<void(const std::string& name, at::Tensor par
 
 // The hook that make_hook_then_optimizer() makes. It runs the inner hook, then steps the parameters of the bucket. It
 // has the traits of the inner hook, but is no single collective, and sends the bytes of the inner hook.
-class HookThenOptimizer final : public CommHook {
+class HookThenOptimizer final : public CommHook, public FirstRankMemory {
  public:
   // Throws InvalidArgument when an argument is null.
   HookThenOptimizer(std::shared_ptr<CommHook> inner, ParameterOptimizerFactory factory);
@@ -76,6 +77,8 @@ class HookThenOptimizer final : public CommHook {
   Future run(GradBucket& bucket) override;
   void revert_unused(const std::vector<std::string>& names) override;
   void end_iteration() override;
+  // As the inner hook. The state of the optimizers is the same on all ranks.
+  bool memory_lies_with_first_ranks() const override;
 
   // Calls `visit` for the optimizer of each parameter that has stepped, in the order of the names, for example to set a
   // learning rate. Call it between iterations. A parameter's optimizer is made at the first step: put settings that
