@@ -3,6 +3,8 @@
 // The state of a hook that can be brought back when an iteration has to be done again.
 #pragma once
 
+#include <optional>
+
 #include "gradwire/ddp/comm_hook.h"
 
 namespace gradwire {
@@ -25,24 +27,26 @@ class KeptHookState final {
  public:
   // Keeps the present state of `hook` until the next call.
   void keep(CommHook& hook) {
-    copy_.clear();
+    copy_.reset();
     if (auto* const revertible = dynamic_cast<Revertible*>(&hook)) {
       revertible->keep_state();
     } else {
       copy_ = hook.state_dict();
     }
   }
-  // Brings the kept state back to `hook`, which is the hook of the last keep(). Throws what load_state_dict() throws.
+  // Brings the kept state back to `hook`, which is the hook of the last keep(); an empty one too, for a hook that makes
+  // its state later. Without a keep(), does nothing to a hook that is not Revertible. Throws what load_state_dict()
+  // throws.
   void revert(CommHook& hook) const {
     if (auto* const revertible = dynamic_cast<Revertible*>(&hook)) {
       revertible->revert_state();
-    } else if (!copy_.empty()) {
-      hook.load_state_dict(copy_);
+    } else if (copy_) {
+      hook.load_state_dict(*copy_);
     }
   }
 
  private:
-  HookState copy_;
+  std::optional<HookState> copy_;
 };
 
 }  // namespace gradwire

@@ -9,6 +9,9 @@
 
 #include "gradwire/base/error.h"
 #include "gradwire/ddp/ddp_test_support.h"
+#include "gradwire/ddp/kept_hook_state.h"
+#include "gradwire/hooks/debugging_hooks.h"
+#include "gradwire/hooks/hook_test_support.h"
 #include "gradwire/hooks/registry.h"
 
 namespace gradwire::testing::hook_state_test {
@@ -136,7 +139,7 @@ std::map<std::string, at::Tensor> mean_of(const std::vector<HookState>& states, 
   for (const HookState& state : states) {
     for (const auto& [key, value] : state) {
       if (!key.starts_with(concat("local/", kind, "/"))) continue;
-      const at::Tensor share = value.toTensor().to(at::kDouble) / static_cast<double>(states.size());
+      const at::Tensor share = value.toTensor().flatten().to(at::kDouble) / static_cast<double>(states.size());
       const auto [place, first] = mean.try_emplace(key.substr(key.rfind('/') + 1), share);
       if (!first) place->second = place->second + share;
     }
@@ -189,7 +192,7 @@ TEST(HookStateTest, AnotherWorldKeepsTheAggregateTheMeanOfTheEstimates) {
   start.states.assign(2, join_parts(shared_part(before.states[0]), average_local(parts)));
   const Left after = train(2, "int4:memory=ef21", 5, 8, kSmallBuckets, start);
   for (const auto& [name, estimate] : mean_of(after.states, "estimate")) {
-    const at::Tensor aggregate = after.states[0].at(concat("aggregate/", name)).toTensor().to(at::kDouble);
+    const at::Tensor aggregate = after.states[0].at(concat("aggregate/", name)).toTensor().flatten().to(at::kDouble);
     EXPECT_TRUE(at::allclose(estimate, aggregate, 1e-5, 1e-6)) << name;
   }
 }
@@ -258,6 +261,48 @@ TEST(BucketOrder, IsAnOrderOfTheParametersGivenBeforeTraining) {
     ddp(at::ones({2, 4})).sum().backward();
     EXPECT_EQ(ddp.core().bucket_order(), right);
     EXPECT_THROW(ddp.core().set_bucket_order(right), InvalidArgument);
+  });
+}
+
+// A user's hook that makes its state in the first iteration, and takes what it owes into the next one.
+class LateHook final : public CommHook {
+ public:
+  Future run(GradBucket& bucket) override {
+    at::Tensor& owes = owes_[bucket.parameter_names().front()];
+    owes = owes.defined() ? owes + bucket.buffer() : bucket.buffer().clone();
+    return completed_future(at::zeros_like(bucket.buffer()));
+  }
+  HookState state_dict() const override {
+    HookState state;
+    for (const auto& [name, owes] : owes_) state.emplace("local/" + name, owes.clone());
+    return state;
+  }
+  void load_state_dict(const HookState& state) override {
+    owes_.clear();
+    for (const auto& [key, value] : state) owes_.emplace(key.substr(6), value.toTensor().clone());
+  }
+
+ private:
+  std::map<std::string, at::Tensor> owes_;
+};
+
+// As elastic training takes back a step that does not count.
+TEST(KeptHookState, BringsBackAHookThatHadNoStateYet) {
+  run_ranks(kSetup, 1, [](int, const std::shared_ptr<ProcessGroup>& group) {
+    const std::shared_ptr<CommHook> late = std::make_shared<LateHook>();
+    for (const auto& hook : {late, make_checking_hook(late)}) {
+      KeptHookState kept;
+      kept.revert(*hook);  // nothing was kept
+      kept.keep(*hook);
+      EXPECT_TRUE(hook->state_dict().empty());
+      for (int again = 0; again < 2; ++again) {
+        GradBucket bucket = bucket_of(at::ones({4}), *group);
+        (void)result_of(*hook, bucket);
+        EXPECT_TRUE(hook->state_dict().at("local/p").toTensor().equal(at::ones({4})));
+        kept.revert(*hook);
+        EXPECT_TRUE(hook->state_dict().empty()) << "the gradient would count twice";
+      }
+    }
   });
 }
 
