@@ -43,6 +43,10 @@ class Ef21Memory final : public Memory {
   }
   void load(const MemoryState& state) override { load_vectors(state, name(), {&estimates_, &aggregates_}); }
   void clear() override { load({}); }
+  void reorder(std::string_view parameter, std::span<const std::size_t> from) override {
+    estimates_.reorder(parameter, from);
+    aggregates_.reorder(parameter, from);
+  }
   void keep() override {
     estimates_.keep();
     aggregates_.keep();

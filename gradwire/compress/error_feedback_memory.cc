@@ -47,6 +47,9 @@ class ErrorFeedbackMemory final : public Memory {
   }
   void load(const MemoryState& state) override { load_vectors(state, name(), {&residuals_}); }
   void clear() override { load({}); }
+  void reorder(std::string_view parameter, std::span<const std::size_t> from) override {
+    residuals_.reorder(parameter, from);
+  }
   void keep() override { residuals_.keep(); }
   void revert() override { residuals_.revert(); }
   void hold(std::string_view parameter) override { residuals_.hold(parameter); }

@@ -23,6 +23,7 @@ class NoMemory final : public Memory {
   MemoryState save() const override { return {}; }
   void load(const MemoryState& state) override { load_vectors(state, name(), {}); }
   void clear() override {}
+  void reorder(std::string_view, std::span<const std::size_t>) override {}
   void keep() override {}
   void revert() override {}
   void hold(std::string_view) override {}
@@ -67,6 +68,14 @@ std::span<float> NamedVectors::change(const Segment& segment) {
   lock.unlock();
   if (keeps) keep_range(entry, segment.first, segment.first + segment.count);
   return values;
+}
+
+void NamedVectors::reorder(std::string_view name, std::span<const std::size_t> from) {
+  const Segment whole{name, 0, from.size()};
+  if (find(whole).empty()) return;
+  const std::span<float> values = change(whole);
+  const std::vector<float> before(values.begin(), values.end());
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = before[from[i]];
 }
 
 // Keeps what was not kept yet: a value that changes twice is brought back as it was at first.

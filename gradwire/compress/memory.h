@@ -73,6 +73,11 @@ class Memory {
   virtual void load(const MemoryState& state) = 0;
   virtual void clear() = 0;
 
+  // Puts what there is of a parameter into another order: value i becomes what was value from[i]. `from` holds each
+  // number below the parameter's number of values once. Does nothing for a parameter that the memory has not seen.
+  // Throws InvalidArgument when the parameter has another number of values. As after() for threads.
+  virtual void reorder(std::string_view parameter, std::span<const std::size_t> from) = 0;
+
   // For a step that may have to be taken back: revert() brings back the state at the last keep(), whatever was called
   // since then. Nothing is copied ahead: after the first keep(), after() keeps each value before it overwrites the
   // value, in memory as large as the state. Without a keep(), revert() does nothing.

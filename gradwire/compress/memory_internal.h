@@ -27,6 +27,9 @@ class NamedVectors {
   // The same for a caller that overwrites the values: keeps them for revert() first.
   std::span<float> change(const Segment& segment) GRADWIRE_EXCLUDES(mutex_);
 
+  // As Memory::reorder().
+  void reorder(std::string_view name, std::span<const std::size_t> from) GRADWIRE_EXCLUDES(mutex_);
+
   // As Memory::keep() and Memory::revert().
   void keep() GRADWIRE_EXCLUDES(mutex_);
   void revert() GRADWIRE_EXCLUDES(mutex_);

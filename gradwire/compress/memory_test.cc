@@ -250,6 +250,39 @@ TEST_P(EveryMemory, RevertBringsBackTheStateThatWasKept) {
   }
 }
 
+// Reordered values go on as values of the new order; a kept state comes back in the old one.
+TEST_P(EveryMemory, ReorderMovesAllThatThereIsOfAParameter) {
+  const std::vector<std::size_t> from{2, 0, 1, 3};
+  const auto moved = [&](const Floats& values) {
+    Floats out;
+    for (const std::size_t place : from) out.push_back(values[place]);
+    return out;
+  };
+  const std::vector<Segment> w{{"w", 0, 4}}, v{{"v", 0, 1}};
+  const Floats gradient{1, 2, 3, 4}, delivered{0, 2, 0, 1}, mean{1, 1, 0, 2};
+  const auto memory = make(), other = make();
+  memory->reorder("w", from);  // nothing is there yet
+  EXPECT_TRUE(memory->save().empty());
+  run_step(*memory, w, gradient, delivered, mean);
+  run_step(*other, w, moved(gradient), moved(delivered), moved(mean));
+  run_step(*memory, v, {5}, {2}, {1});
+  run_step(*other, v, {5}, {2}, {1});
+  memory->keep();
+  const MemoryState kept = memory->save();
+  for (int again = 0; again < 2; ++again) {
+    memory->reorder("w", from);
+    EXPECT_EQ(memory->save(), other->save());
+    run_step(*memory, w, gradient, delivered, mean);
+    memory->revert();
+    EXPECT_EQ(memory->save(), kept);
+  }
+  memory->reorder("w", from);
+  run_step(*memory, w, gradient, mean, delivered);
+  run_step(*other, w, gradient, mean, delivered);
+  EXPECT_EQ(memory->save(), other->save());
+  EXPECT_THROW(memory->reorder("w", std::vector<std::size_t>{1, 0}), InvalidArgument);
+}
+
 // An iteration that holds parameters and may restore them, beside keep() and revert(), which go further back.
 TEST_P(EveryMemory, RestoreBringsBackAHeldParameterAlone) {
   std::mt19937 random(2);

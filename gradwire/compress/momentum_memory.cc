@@ -63,6 +63,10 @@ class MomentumMemory final : public Memory {
     next_momenta_.replace({});
   }
   void clear() override { load({}); }
+  void reorder(std::string_view parameter, std::span<const std::size_t> from) override {
+    momenta_.reorder(parameter, from);
+    velocities_.reorder(parameter, from);
+  }
   void keep() override {
     momenta_.keep();
     velocities_.keep();

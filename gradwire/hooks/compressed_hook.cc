@@ -18,6 +18,7 @@
 #include "gradwire/hooks/default_hooks.h"
 #include "gradwire/hooks/device/device_compressor_internal.h"
 #include "gradwire/hooks/iteration_internal.h"
+#include "gradwire/hooks/memory_orders_internal.h"
 #include "gradwire/hooks/support_internal.h"
 #include "gradwire/process_group/flat_tensors_internal.h"
 #include "gradwire/process_group/lane_scope.h"
@@ -155,13 +156,14 @@ class CompressedHook final : public CommHook, public Revertible {
     HookState state;
     compress::MemoryState memory = compressor_->memory().save();
     on_device_.save(memory);
-    for (const auto& [key, values] : memory) state.emplace(key, at::tensor(values));
+    for (const auto& [key, values] : memory) state.emplace(key, orders_.saved(key, at::tensor(values, at::kFloat)));
     state.emplace(kIteration, iteration_.next());
     return state;
   }
 
   void load_state_dict(const HookState& state) override {
     compress::MemoryState memory;
+    std::map<std::string, at::Tensor> tensors;
     const auto iteration = state.find(kIteration);
     if (iteration == state.end() || !iteration->second.isInt() || iteration->second.toInt() < 0) {
       throw InvalidArgument(concat("The hook '", traits().name, "': the state to load has no '", kIteration,
@@ -176,8 +178,10 @@ class CompressedHook final : public CommHook, public Revertible {
       const at::Tensor values = value.toTensor().cpu().contiguous();
       memory.emplace(
           key, std::vector<float>(values.const_data_ptr<float>(), values.const_data_ptr<float>() + values.numel()));
+      tensors.emplace(key, values);
     }
     compressor_->memory().load(memory);
+    orders_.take(tensors);
     on_device_.forget();
     continue_from(iteration->second.toInt());
   }
@@ -185,11 +189,13 @@ class CompressedHook final : public CommHook, public Revertible {
   void keep_state() override {
     compressor_->memory().keep();
     on_device_.keep();
+    orders_.keep();
     kept_iteration_ = iteration_.next();
   }
   void revert_state() override {
     compressor_->memory().revert();
     on_device_.revert();
+    orders_.revert();
     continue_from(kept_iteration_);
   }
 
@@ -230,6 +236,7 @@ class CompressedHook final : public CommHook, public Revertible {
     for (const auto& slot : slots) {
       while (all[at].parameter != slot.parameter) ++at;
       segments.push_back({names[at], static_cast<std::size_t>(slot.offset), static_cast<std::size_t>(slot.numel)});
+      if (compressor_->memory().remembers()) follow_order(names[at], slot, on_device != nullptr);
     }
     const compress::CompressCall call{.tensor = number_of(names.empty() ? std::string() : names.front()),
                                       .step = step,
@@ -244,6 +251,16 @@ class CompressedHook final : public CommHook, public Revertible {
       on_device->all_reduce(group_of(bucket), segments, call, floats);
     }
     if (!floats.is_same(values)) internal::cast_into(floats, values);
+  }
+
+  // The state of a module with other strides was loaded, or the module has got other strides.
+  void follow_order(const std::string& parameter, const BucketLayout::Slot& slot, bool on_device) {
+    const auto before = orders_.follow(parameter, slot);
+    if (!before) return;
+    if (on_device) return on_device_.reorder(parameter, slot.sizes, before->strides, slot.strides);
+    const at::Tensor from = internal::reordered(at::arange(slot.numel), slot.sizes, before->strides, slot.strides);
+    const auto* const first = from.const_data_ptr<std::int64_t>();
+    compressor_->memory().reorder(parameter, std::vector<std::size_t>(first, first + slot.numel));
   }
 
   // Made at the first bucket on a device; a state that was loaded before goes there then. Over an engine that moves
@@ -271,6 +288,7 @@ class CompressedHook final : public CommHook, public Revertible {
   const CompressedHookOptions options_;
   const std::shared_ptr<ProcessGroup> group_;
   internal::DeviceVectors on_device_;
+  internal::MemoryOrders orders_;
   internal::IterationCount iteration_;
   std::int64_t kept_iteration_ = 0;
   Mutex divisor_mutex_;

@@ -47,7 +47,9 @@ struct CompressedHookOptions {
 // thread moves the bytes.)
 //
 // The state to save is the state of the memory, by parameter name, and "iteration", the number of the next iteration.
-// The state survives a change of the buckets and of the lanes.
+// The state survives a change of the buckets and of the lanes, and goes to a module whose parameters have other strides
+// (channels_last): tensors have the sizes of the parameter and are row-major. A 1-D tensor for a parameter of several
+// dimensions, as earlier versions saved it, is taken to lie in the order of the parameter's memory.
 std::shared_ptr<CommHook> make_compressed_hook(std::unique_ptr<compress::Compressor> compressor,
                                                const CompressedHookOptions& options = {},
                                                std::shared_ptr<ProcessGroup> group = nullptr);

@@ -6,6 +6,7 @@
 
 #include "gradwire/base/error.h"
 #include "gradwire/ddp/ddp_test_support.h"
+#include "gradwire/ddp/kept_hook_state.h"
 #include "gradwire/hooks/default_hooks.h"
 #include "gradwire/hooks/policy_hook.h"
 #include "gradwire/hooks/registry.h"
@@ -189,6 +190,95 @@ TEST(CompressedHook, OtherTypesGoThroughFloat32) {
       }
     }
   });
+}
+
+// One parameter of four dimensions in a memory format. The gradients do not depend on the format.
+struct FilterImpl : torch::nn::Module {
+  explicit FilterImpl(at::MemoryFormat format) {
+    filter = register_parameter("filter", random_tensor({4, 3, 2, 5}, 7).contiguous(format));
+  }
+  at::Tensor forward(int rank, int step) { return (filter * random_tensor({4, 3, 2, 5}, 100 * rank + step)).sum(); }
+  at::Tensor filter;
+};
+TORCH_MODULE(Filter);
+
+// What rank 0 has after the steps [first, last); `start`: the states of all ranks before.
+struct FilterRun {
+  std::vector<HookState> states;
+  at::Tensor gradient;  // of the last step
+};
+FilterRun train_filter(const std::string& spec, at::MemoryFormat format, int first, int last,
+                       const std::vector<HookState>& start = {}, bool reverts = false) {
+  FilterRun run;
+  run.states.resize(2);
+  const Setup setup{"threads", 1, false};
+  run_ranks(setup, 2, [&](int rank, const std::shared_ptr<ProcessGroup>& group) {
+    Filter net(format);
+    DistributedDataParallel ddp(net, options_for(setup, group));
+    const auto hook = make_hook(spec);
+    if (!start.empty()) hook->load_state_dict(start[static_cast<std::size_t>(rank)]);
+    ddp.register_comm_hook(hook);
+    KeptHookState kept;
+    for (int step = first; step < last; ++step) {
+      for (int again = reverts ? 2 : 1; again > 0; --again) {
+        kept.keep(*hook);
+        ddp.zero_grad();
+        ddp(rank, step).backward();
+        if (again > 1) kept.revert(*hook);
+      }
+    }
+    run.states[static_cast<std::size_t>(rank)] = hook->state_dict();
+    if (rank == 0) run.gradient = net->filter.grad().clone();
+  });
+  return run;
+}
+
+void expect_same_runs(const FilterRun& actual, const FilterRun& expected, const std::string& what) {
+  EXPECT_TRUE(actual.gradient.equal(expected.gradient)) << what;
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    ASSERT_EQ(actual.states[rank].size(), expected.states[rank].size()) << what;
+    for (const auto& [key, value] : expected.states[rank]) {
+      if (!value.isTensor()) continue;
+      const at::Tensor& there = actual.states[rank].at(key).toTensor();
+      EXPECT_EQ(there.sizes(), at::IntArrayRef({4, 3, 2, 5})) << what << ": " << key;
+      EXPECT_TRUE(there.equal(value.toTensor())) << what << ": " << key << " of rank " << rank;
+    }
+  }
+}
+
+// The largest values are the same ones in any order, so a run in one format goes on in the other as if nothing had
+// changed, element by element.
+TEST(CompressedHookState, GoesToAModuleWithOtherStrides) {
+  constexpr auto kRows = at::MemoryFormat::Contiguous;
+  constexpr auto kChannels = at::MemoryFormat::ChannelsLast;
+  for (const std::string spec : {"top_k:ratio=0.2", "top_k:ratio=0.2,memory=ef21", "top_k:ratio=0.2,memory=momentum"}) {
+    const FilterRun expected = train_filter(spec, kRows, 0, 5);
+    for (const auto& [from, to] :
+         {std::pair(kRows, kRows), {kRows, kChannels}, {kChannels, kRows}, {kChannels, kChannels}}) {
+      const FilterRun before = train_filter(spec, from, 0, 2);
+      for (const bool reverts : {false, true}) {
+        const std::string what = concat(spec, " from ", from, " to ", to, reverts ? ", with reverts" : "");
+        expect_same_runs(train_filter(spec, to, 2, 5, before.states, reverts), expected, what);
+      }
+    }
+  }
+}
+
+// States of earlier versions are 1-D, and lie as the parameter does.
+TEST(CompressedHookState, OfAnEarlierVersionIsInTheOrderOfTheParameter) {
+  const std::string spec = "top_k:ratio=0.2";
+  const FilterRun expected = train_filter(spec, at::MemoryFormat::Contiguous, 0, 5);
+  for (const auto format : {at::MemoryFormat::Contiguous, at::MemoryFormat::ChannelsLast}) {
+    std::vector<HookState> old = train_filter(spec, format, 0, 2).states;
+    for (HookState& state : old) {
+      for (auto& [key, value] : state) {
+        if (!value.isTensor()) continue;
+        const at::Tensor as_parameter = value.toTensor().contiguous(format);
+        value = as_parameter.as_strided({as_parameter.numel()}, {1}).clone();
+      }
+    }
+    expect_same_runs(train_filter(spec, format, 2, 5, old), expected, concat("format ", format));
+  }
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include "gradwire/base/options.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/ddp/stream_fence_internal.h"
+#include "gradwire/hooks/memory_orders_internal.h"
 
 namespace gradwire::internal {
 namespace {
@@ -211,6 +212,23 @@ void DeviceVectors::revert() {
   if (!kept_) return;
   entries_ = kept_->entries;
   must_fill_ = kept_->must_fill;
+}
+
+void DeviceVectors::reorder(std::string_view parameter, at::IntArrayRef sizes, at::IntArrayRef before,
+                            at::IntArrayRef now) {
+  const MutexLock lock(mutex_);
+  for (const std::string_view prefix : kPrefixes) {
+    const auto found = entries_.find(concat(prefix, parameter));
+    if (found == entries_.end()) continue;
+    Entry& entry = found->second;
+    if (entry.values.numel() != c10::multiply_integers(sizes)) {
+      throw InvalidArgument(concat("compression memory: parameter '", parameter, "' has ",
+                                   c10::multiply_integers(sizes), " values, but ", found->first, " has ",
+                                   entry.values.numel(), "; load the state of this model"));
+    }
+    keep_for_current_stream(entry.values);
+    entry = {reordered(entry.values, sizes, before, now), true};
+  }
 }
 
 void DeviceVectors::hold(std::string_view parameter) {

@@ -38,6 +38,9 @@ class DeviceVectors {
   // nothing. Nothing is copied, because a vector is replaced and never written in place.
   void keep();
   void revert();
+  // Brings the vectors of `parameter`, which lie by the strides `before`, into the strides `now`. As
+  // compress::Memory::reorder().
+  void reorder(std::string_view parameter, at::IntArrayRef sizes, at::IntArrayRef before, at::IntArrayRef now);
   // As compress::Memory::hold(), restore() and release(). Nothing is copied.
   void hold(std::string_view parameter);
   void restore(std::string_view parameter);
