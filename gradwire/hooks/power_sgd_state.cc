@@ -266,12 +266,12 @@ void PowerSGDMemory::replace(Values values) {
 
 at::Tensor PowerSGDMemory::room_for_error(const std::string& parameter, const at::Tensor& error) {
   const MutexLock lock(mutex_);
-  const auto is_kept = [&] {
-    if (!kept_) return false;
+  bool is_needed = held_.contains(parameter);
+  if (kept_) {
     const auto kept = kept_->errors.find(parameter);
-    return kept != kept_->errors.end() && kept->second.is_alias_of(error);
-  };
-  if (!held_.contains(parameter) && !is_kept()) return error;
+    is_needed = is_needed || (kept != kept_->errors.end() && kept->second.is_alias_of(error));
+  }
+  if (!is_needed) return error;
   const at::Tensor spare = std::exchange(spare_errors_[parameter], at::Tensor());
   const bool fits = spare.defined() && spare.sizes() == error.sizes() && spare.dtype() == error.dtype() &&
                     spare.device() == error.device();
