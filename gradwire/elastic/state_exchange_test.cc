@@ -22,11 +22,12 @@ using internal::TrainingState;
 
 // A member outside of any epoch, whose parameters depend on `seed`.
 struct Holder {
-  explicit Holder(int seed, const std::string& hook = "") : net(3, 8, seed) {
+  explicit Holder(int seed, const std::string& hook = "") : Holder(seed, hook.empty() ? nullptr : make_hook(hook)) {}
+  Holder(int seed, std::shared_ptr<CommHook> hook) : net(3, 8, seed), made(std::move(hook)) {
     DdpOptions options;
     options.process_group = std::make_shared<ElasticGroup>();
     ddp = std::make_unique<DistributedDataParallel<Mlp>>(net, options);
-    if (!hook.empty()) ddp->register_comm_hook(made = make_hook(hook));
+    if (made != nullptr) ddp->register_comm_hook(made);
     optimizer = std::make_unique<torch::optim::SGD>(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
     state.add(ddp->core());
     state.add(*optimizer);
@@ -88,6 +89,28 @@ TEST(StateExchangeTest, MembersWithoutTheMemoryOfTheJobGetIt) {
     meet(*group, holder.state, 4, false, {.holds = holds});
     EXPECT_TRUE(holder.made->state_dict().at("local/residual/layer1.weight").toTensor().equal(at::full({8 * 16}, 2.5F)))
         << "the mean of those who hold it";
+  });
+}
+
+// A user's hook that has no state before its first iteration.
+class LateHook final : public CommHook {
+ public:
+  Future run(GradBucket& bucket) override { return completed_future(bucket.buffer()); }
+  HookState state_dict() const override { return state_; }
+  void load_state_dict(const HookState& state) override { state_ = state; }
+
+ private:
+  HookState state_;
+};
+
+// The job's memory is none yet: the members that have another one lose it.
+TEST(StateExchangeTest, NoMemoryIsAMemoryToo) {
+  run_ranks({"threads"}, 3, [&](int rank, std::shared_ptr<ProcessGroup> group) {
+    const bool holds = rank == 2;
+    Holder holder(1, std::make_shared<LateHook>());
+    if (!holds) holder.made->load_state_dict({{"local/layer1.weight", at::ones({4})}, {"steps", std::int64_t{1}}});
+    meet(*group, holder.state, 4, false, {.holds = holds});
+    EXPECT_TRUE(holder.made->state_dict().empty()) << "rank " << rank;
   });
 }
 

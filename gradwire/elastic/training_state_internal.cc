@@ -266,8 +266,8 @@ void TrainingState::load_shared(const std::string& bytes) {
   InputArchive archive = read_archive(bytes);
   const std::vector<HookState> now = hook_states();
   for (std::size_t i = 0; i < cores_.size(); ++i) {
-    HookState state = join_parts(load_hook(archive, i), local_part(now[i]));
-    if (!state.empty()) cores_[i]->comm_hook()->load_state_dict(state);
+    const HookState state = join_parts(load_hook(archive, i), local_part(now[i]));
+    if (const auto hook = cores_[i]->comm_hook(); hook != nullptr) hook->load_state_dict(state);
   }
 }
 
@@ -297,7 +297,7 @@ void TrainingState::average_local_parts(const std::vector<std::string>& parts) {
   const std::vector<HookState> now = hook_states();
   for (std::size_t i = 0; i < cores_.size(); ++i) {
     const HookState state = state_for_other_ranks(shared_part(now[i]), by_hook[i]);
-    if (!state.empty()) cores_[i]->comm_hook()->load_state_dict(state);
+    if (const auto hook = cores_[i]->comm_hook(); hook != nullptr) hook->load_state_dict(state);
   }
 }
 

@@ -122,14 +122,15 @@ TEST(DeviceCodecs, TakeBytesThatAreNoEncoding) {
   }
 }
 
-// Runs `hook` on a bucket of one parameter, and returns the average.
+// Runs `hook` on a bucket of one parameter, which has the strides of `gradient`, and returns the average.
 at::Tensor average_of(CommHook& hook, ProcessGroup& group, const at::Tensor& gradient, const c10::Device& device,
-                      std::uint32_t iteration) {
+                      std::uint32_t iteration, const std::vector<std::size_t>& absent = {}) {
   auto layout = std::make_shared<BucketLayout>();
   layout->device = device;
   layout->append(0, gradient, gradient, "p");
-  GradBucket bucket(layout, gradient.clone().to(device), group, 1, true, iteration);
-  return result_of(hook, bucket).cpu();
+  const at::Tensor flat = gradient.as_strided({gradient.numel()}, {1}).clone();
+  GradBucket bucket(layout, flat.to(device), group, 1, true, iteration, /*joined=*/false, absent);
+  return result_of(hook, bucket).cpu().as_strided(gradient.sizes(), gradient.strides());
 }
 
 // A state that was saved on one device goes on where it is loaded: on a device or on the CPU.
@@ -172,6 +173,57 @@ TEST(HookStateOfADevice, GoesBackToWhereItWasKept) {
         for (int again = 0; again < 2; ++again) {
           kept.revert(*hook);
           EXPECT_TRUE(step(*hook, 1).equal(expected));
+        }
+      }
+    });
+  }
+}
+
+// An iteration in which no rank uses the parameter leaves its memory alone.
+TEST(HookStateOfADevice, IsAsBeforeWhereNoRankUsedTheParameter) {
+  for (const char* spec : {"int4", "top_k:ratio=0.1", "dgc:ratio=0.1,ramp=0", "int8:memory=ef21"}) {
+    SCOPED_TRACE(spec);
+    run_device_ranks(1, [&](int, const std::shared_ptr<ProcessGroup>& group) {
+      const auto hook = make_hook(spec);
+      const auto memory = [&] {
+        HookState state = hook->state_dict();
+        state.erase("iteration");
+        return state;
+      };
+      for (std::uint32_t iteration = 0; iteration < 6; iteration += 2) {
+        const HookState before = memory();
+        (void)average_of(*hook, *group, at::zeros({500}), test_device(0), iteration, {0});
+        hook->revert_unused({"p"});
+        hook->end_iteration();
+        const HookState after = memory();
+        ASSERT_EQ(after.size(), before.size());
+        for (const auto& [key, value] : before) EXPECT_TRUE(after.at(key).toTensor().equal(value.toTensor())) << key;
+        (void)average_of(*hook, *group, random_tensor({500}, 1), test_device(0), iteration + 1);
+        hook->end_iteration();
+      }
+      EXPECT_FALSE(memory().empty());
+    });
+  }
+}
+
+// The state of a parameter of some strides goes on in one of others.
+TEST(HookStateOfADevice, GoesToAParameterWithOtherStrides) {
+  for (const char* spec : {"top_k:ratio=0.1", "dgc:ratio=0.1,ramp=0", "top_k:ratio=0.1,memory=ef21"}) {
+    SCOPED_TRACE(spec);
+    run_device_ranks(1, [&](int, const std::shared_ptr<ProcessGroup>& group) {
+      const at::Tensor gradients[] = {random_tensor({4, 5, 5, 5}, 1), random_tensor({4, 5, 5, 5}, 2)};
+      const auto first = make_hook(spec);
+      (void)average_of(*first, *group, gradients[0], test_device(0), 0);
+      const HookState state = first->state_dict();
+      const at::Tensor expected = average_of(*first, *group, gradients[1], test_device(0), 1);
+      for (const c10::Device& device : {test_device(0), c10::Device(at::kCPU)}) {
+        const auto second = make_hook(spec);
+        second->load_state_dict(state);
+        const at::Tensor gradient = gradients[1].contiguous(at::MemoryFormat::ChannelsLast);
+        EXPECT_TRUE(average_of(*second, *group, gradient, device, 1).equal(expected)) << device;
+        const HookState after = second->state_dict();
+        for (const auto& [key, value] : first->state_dict()) {
+          if (value.isTensor()) EXPECT_TRUE(after.at(key).toTensor().equal(value.toTensor())) << key;
         }
       }
     });

@@ -26,6 +26,12 @@ class UnsteppedParameters final {
   void add_absent_of(const GradBucket& bucket) {
     for (const std::size_t place : bucket.absent()) add(bucket.parameter_names()[place]);
   }
+  // The parameters of `bucket` that need no gradient are not stepped in this iteration.
+  void add_frozen_of(const GradBucket& bucket) {
+    for (const std::size_t place : bucket.absent()) {
+      if (!bucket.parameters()[place].requires_grad()) add(bucket.parameter_names()[place]);
+    }
+  }
   // CommHook::revert_unused() of `inner`, for those of `names` that were added since end_iteration().
   void revert_unused(CommHook& inner, const std::vector<std::string>& names) {
     std::vector<std::string> unstepped;

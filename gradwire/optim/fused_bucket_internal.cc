@@ -142,9 +142,12 @@ void FusedBucket::step_run(const Run& run, const at::Tensor& gradients, const Pa
   const std::vector<at::Tensor>& tensors = run.piece->groups[0].params();
   lent.reserve(tensors.size());
   std::int64_t offset = 0;
-  for (const at::Tensor& tensor : tensors) {
-    lent.emplace_back(tensor, gradients.narrow(0, offset, tensor.numel()));
-    offset += tensor.numel();
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const std::int64_t numel = tensors[i].numel();
+    // An optimizer does not step a tensor without a gradient.
+    const bool steps = run.piece->segments[i].parameter.requires_grad();
+    lent.emplace_back(tensors[i], steps ? gradients.narrow(0, offset, numel) : at::Tensor());
+    offset += numel;
   }
   run.piece->optimizer->step();
 }

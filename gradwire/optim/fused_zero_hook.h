@@ -52,7 +52,8 @@ struct FusedZeroOptions {
 //   parameter before does not follow.
 // - The optimizer steps parts of parameters, so it must treat each element by itself. owner_of() is refused.
 // - There is no inner hook: gradients are not compressed.
-// - With find_unused_parameters, a parameter that no rank used is stepped with a gradient of zeros.
+// - With find_unused_parameters, a parameter that no rank used is stepped with a gradient of zeros; a parameter that
+//   needs no gradient (requires_grad(false)) is not stepped.
 // - After an error other ranks may still be writing to this rank's parameters where ranks share memory: load a
 //   checkpoint into new parameters, not into these.
 // hooks/optimizer_overlap_hooks.h states what users of a hook that steps in the backward pass have to know.

@@ -47,17 +47,18 @@ std::vector<OptimizerKind> element_wise_kinds() {
 // DDP over an OddNet, with several buckets, and backward passes whose inputs depend on rank and step.
 struct Training {
   Training(const Setup& setup, const std::shared_ptr<ProcessGroup>& group, bool fixed = false,
-           at::ScalarType dtype = at::kFloat)
-      : ddp(converted(net, dtype), options(setup, group, fixed)), dtype(dtype) {}
+           at::ScalarType dtype = at::kFloat, bool searches = false)
+      : ddp(converted(net, dtype), options(setup, group, fixed, searches)), dtype(dtype) {}
 
   static OddNet converted(OddNet net, at::ScalarType dtype) {
     net->to(dtype);
     return net;
   }
-  static DdpOptions options(const Setup& setup, const std::shared_ptr<ProcessGroup>& group, bool fixed) {
+  static DdpOptions options(const Setup& setup, const std::shared_ptr<ProcessGroup>& group, bool fixed, bool searches) {
     DdpOptions options = options_for(setup, group);
     options.bucket_cap_mb = 0.004;
     options.static_graph = fixed;
+    options.find_unused_parameters = searches;
     return options;
   }
   at::Tensor loss(int rank, int step) { return ddp(random_tensor({4, 13}, 100 * step + rank).to(dtype)).pow(2).mean(); }
@@ -81,8 +82,8 @@ struct Training {
 // DDP without a hook, and the plain optimizer, which skips the first steps.
 struct Expected : Training {
   Expected(const Setup& setup, const std::shared_ptr<ProcessGroup>& group, const OptimizerFactory& factory,
-           bool fixed = false, at::ScalarType dtype = at::kFloat)
-      : Training(setup, group, fixed, dtype),
+           bool fixed = false, at::ScalarType dtype = at::kFloat, bool searches = false)
+      : Training(setup, group, fixed, dtype, searches),
         optimizer(plain_optimizer(factory, ddp.parameters())),
         skipped(fixed ? 3 : 2) {}
   void train(int rank, int step) {
@@ -133,6 +134,33 @@ TEST_P(FusedZeroHook, GivesTheBitsOfTheAverageAndThePlainOptimizer) {
         expect_replicas(*group, run.ddp.parameters(), "at the end");
       }
     });
+  }
+}
+
+// Parameters that are frozen for a while, before and after the buckets have owners: no step moves them.
+TEST_P(FusedZeroHook, LeavesFrozenParametersAlone) {
+  for (const OptimizerKind& kind : element_wise_kinds()) {
+    for (const int first : {1, 4}) {
+      run_ranks(GetParam(), 2, [&](int rank, const std::shared_ptr<ProcessGroup>& group) {
+        Expected expected(GetParam(), group, kind.factory, false, at::kFloat, /*searches=*/true);
+        Training run(GetParam(), group, false, at::kFloat, /*searches=*/true);
+        run.fuse(group, kind.factory, {.chunk_numel = 100});
+        for (int step = 0; step < 9; ++step) {
+          for (OddNet net : {expected.net, run.net}) {
+            net->linears[1]->weight.set_requires_grad(step < first || step >= 7);
+            net->tall.set_requires_grad(step < first || step >= 7);
+          }
+          // Not to zeros: a parameter without a gradient is not stepped by the plain optimizer.
+          expected.ddp.zero_grad();
+          expected.loss(rank, step).backward();
+          if (step >= expected.skipped) expected.optimizer->step();
+          run.ddp.zero_grad();
+          run.loss(rank, step).backward();
+          expect_same_bits(run.ddp.parameters(), expected.ddp.parameters(),
+                           concat(kind.name, ", frozen from step ", first, ", step ", step));
+        }
+      });
+    }
   }
 }
 

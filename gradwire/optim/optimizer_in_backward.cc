@@ -105,17 +105,18 @@ class StepInHook final : public CommHook, public OptimizersInBackward {
     for (std::size_t i = 0; i < gradients.size(); ++i) {
       const auto found = by_parameter_.find(bucket.parameters()[i].unsafeGetTensorImpl());
       if (found == by_parameter_.end()) continue;
+      ++came_;
+      if (!bucket.parameters()[i].requires_grad()) continue;
       const internal::LentGradient lent(bucket.parameters()[i], gradients[i]);
       found->second->step();
-      ++stepped_;
     }
     return completed_future(buffer);
   }
 
   void end_iteration() override {
-    const std::size_t stepped = stepped_.exchange(0);
-    if (stepped != parameters_.size()) {
-      throw InvalidArgument(concat(kName, ": ", parameters_.size() - stepped, " of ", parameters_.size(),
+    const std::size_t came = came_.exchange(0);
+    if (came != parameters_.size()) {
+      throw InvalidArgument(concat(kName, ": ", parameters_.size() - came, " of ", parameters_.size(),
                                    " parameters came in no bucket: their gradients are sparse, delayed or ignored by "
                                    "DistributedDataParallel. Leave them out, and step them after the backward pass."));
     }
@@ -128,7 +129,7 @@ class StepInHook final : public CommHook, public OptimizersInBackward {
   const std::vector<at::Tensor> parameters_;
   const Optimizers optimizers_;
   std::map<const c10::TensorImpl*, torch::optim::Optimizer*> by_parameter_;
-  std::atomic<std::size_t> stepped_{0};  // in this iteration
+  std::atomic<std::size_t> came_{0};  // in buckets of this iteration
 };
 
 }  // namespace

@@ -43,10 +43,11 @@ class OptimizersInBackward {
     const std::vector<at::Tensor>& parameters, const OptimizerFactory& factory);
 
 // With DDP: registers a hook in `ddp` that sums each bucket, divides the sum by the bucket's divisor, as PyTorch does,
-// and then steps the bucket's parameters with the averages, on a lane. At the end of each synchronized backward pass
-// the gradients of `parameters` are undefined, and the gradients of the other parameters hold the averages. DDP has one
-// hook only, so `ddp` must have none; call this function before training. Collective as DdpCore::register_comm_hook()
-// is. hooks/optimizer_overlap_hooks.h states what users of a hook that steps in the backward pass have to know.
+// and then steps the bucket's parameters with the averages, on a lane, except those that were frozen since. At the end
+// of each synchronized backward pass the gradients of `parameters` are undefined, and the gradients of the other
+// parameters hold the averages. DDP has one hook only, so `ddp` must have none; call this function before training.
+// Collective as DdpCore::register_comm_hook() is. hooks/optimizer_overlap_hooks.h states what users of a hook that
+// steps in the backward pass have to know.
 //
 // Throws InvalidArgument for the parameters and factories that the overload above refuses, for a parameter that is not
 // of the module of `ddp`, and where `ddp` has a hook; UnsupportedError with DDP's mixed precision. The backward pass

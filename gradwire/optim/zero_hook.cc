@@ -39,6 +39,7 @@ class ZeroHook final : public internal::HookWrapper {
       unstepped_.add_absent_of(bucket);
       return inner().run(bucket);
     }
+    unstepped_.add_frozen_of(bucket);
     GradBucket averaged = internal::averaged_bucket(inner(), bucket);
     if (phase == ZeroOverlap::Phase::learn_then_step) {
       hold(averaged);
@@ -124,7 +125,11 @@ class ZeroHook final : public internal::HookWrapper {
       copy_options(overlap_->groups(), piece->optimizer->param_groups());
       std::vector<LentGradient> lent;
       lent.reserve(parameters.size());
-      for (std::size_t i = 0; i < parameters.size(); ++i) lent.emplace_back(parameters[i], gradients[piece->slots[i]]);
+      for (std::size_t i = 0; i < parameters.size(); ++i) {
+        // An optimizer does not step a parameter without a gradient.
+        const bool steps = parameters[i].requires_grad();
+        lent.emplace_back(parameters[i], steps ? gradients[piece->slots[i]] : at::Tensor());
+      }
       piece->optimizer->step();
     }
     for (ZeroPiece* piece : pieces) piece->shared.share(averaged.group(), piece->owner);

@@ -34,7 +34,8 @@ struct ZeroHookOptions {
 
 // Returns a hook for `ddp` that runs `inner` on each bucket, and then the step of `zero` for the bucket's parameters.
 // The caller registers the hook in `ddp`. Hook and caller share `inner` and `zero`. At the end of backward `.grad`
-// holds the averages. hooks/optimizer_overlap_hooks.h states what users of a hook that steps in the backward pass have
+// holds the averages. Frozen parameters do not step; parameters that no rank used step with gradients of zeros.
+// hooks/optimizer_overlap_hooks.h states what users of a hook that steps in the backward pass have
 // to know.
 //
 // DDP's buckets are final only in the second iteration. So, as in PyTorch, the first two iterations (with static_graph:

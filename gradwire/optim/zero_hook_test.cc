@@ -22,17 +22,19 @@ std::shared_ptr<ZeroRedundancyOptimizer> overlapped(const std::vector<at::Tensor
       ZeroOptions{.process_group = group, .parameters_as_bucket_view = view, .overlap_with_ddp = true});
 }
 
-DdpOptions small_buckets(const Setup& setup, const std::shared_ptr<ProcessGroup>& group, bool fixed = false) {
+DdpOptions small_buckets(const Setup& setup, const std::shared_ptr<ProcessGroup>& group, bool fixed = false,
+                         bool searches = false) {
   DdpOptions options = options_for(setup, group);
   options.bucket_cap_mb = 0.002;
   options.static_graph = fixed;
+  options.find_unused_parameters = searches;
   return options;
 }
 
 // A net in DDP, and the gradients of one step of training.
 struct Training {
-  Training(const Setup& setup, const std::shared_ptr<ProcessGroup>& group, bool fixed = false)
-      : ddp(net, small_buckets(setup, group, fixed)) {}
+  Training(const Setup& setup, const std::shared_ptr<ProcessGroup>& group, bool fixed = false, bool searches = false)
+      : ddp(net, small_buckets(setup, group, fixed, searches)) {}
   void backward(int rank, int step) {
     ddp.zero_grad();
     ddp(random_tensor({4, kWidth}, 100 * step + rank)).pow(2).mean().backward();
@@ -44,8 +46,10 @@ struct Training {
 // DDP with the plain hook; an optimizer that skips the first steps.
 struct Expected : Training {
   Expected(const Setup& setup, const std::shared_ptr<ProcessGroup>& group, const OptimizerFactory& factory,
-           bool fixed = false)
-      : Training(setup, group, fixed), optimizer(plain_optimizer(factory, ddp.parameters())), skipped(fixed ? 3 : 2) {
+           bool fixed = false, bool searches = false)
+      : Training(setup, group, fixed, searches),
+        optimizer(plain_optimizer(factory, ddp.parameters())),
+        skipped(fixed ? 3 : 2) {
     ddp.register_comm_hook(make_allreduce_hook());
   }
   void train(int rank, int step) {
@@ -93,6 +97,36 @@ TEST_P(ZeroHook, UpdatesLikeTheOptimizerItselfAfterTwoOrThreeIterations) {
         }
       }
     });
+  }
+}
+
+// Freezes a layer in the steps from `first` to before 7.
+void freeze_layer(Mlp& net, int step, int first) {
+  for (auto& parameter : net->linears[2]->parameters()) parameter.set_requires_grad(step < first || step >= 7);
+}
+
+// Parameters that are frozen for a while, before and after the buckets have owners: no step moves them.
+TEST_P(ZeroHook, LeavesFrozenParametersAlone) {
+  for (const OptimizerKind& kind : optimizer_kinds()) {
+    for (const int first : {1, 4}) {
+      for (const bool shard : {false, true}) {
+        const std::string what = concat(kind.name, ", frozen from step ", first, shard ? ", sharded" : "");
+        run_ranks(GetParam(), 2, [&](int rank, const std::shared_ptr<ProcessGroup>& group) {
+          Expected expected(GetParam(), group, kind.factory, false, /*searches=*/true);
+          Training run(GetParam(), group, false, /*searches=*/true);
+          const auto zero = overlapped(run.ddp.parameters(), group, kind.factory);
+          run.ddp.register_comm_hook(make_zero_hook(make_allreduce_hook(), zero, run.ddp.core(),
+                                                    {.interleaved = !shard, .shard_buckets = shard}));
+          for (int step = 0; step < 9; ++step) {
+            freeze_layer(expected.net, step, first);
+            freeze_layer(run.net, step, first);
+            expected.train(rank, step);
+            run.backward(rank, step);
+            expect_same_bits(run.ddp.parameters(), expected.ddp.parameters(), concat(what, ", step ", step));
+          }
+        });
+      }
+    }
   }
 }
 
@@ -264,6 +298,25 @@ TEST_P(InBackward, StepsEachParameterWithItsAverageAndFreesTheGradient) {
       EXPECT_TRUE(early[0].grad().defined());
       EXPECT_NE(error_of([&] { run.ddp.register_comm_hook(make_allreduce_hook()); }).find("optimizer_in_backward"),
                 std::string::npos);
+    });
+  }
+}
+
+TEST_P(InBackward, LeavesFrozenParametersAlone) {
+  for (const OptimizerKind& kind : optimizer_kinds()) {
+    run_ranks(GetParam(), 2, [&](int rank, const std::shared_ptr<ProcessGroup>& group) {
+      Training expected(GetParam(), group, false, /*searches=*/true);
+      const auto plain = plain_optimizer(kind.factory, expected.ddp.parameters());
+      Training run(GetParam(), group, false, /*searches=*/true);
+      const auto optimizers = apply_optimizer_in_backward(run.ddp.core(), run.ddp.parameters(), kind.factory);
+      for (int step = 0; step < 9; ++step) {
+        freeze_layer(expected.net, step, 3);
+        freeze_layer(run.net, step, 3);
+        expected.backward(rank, step);
+        plain->step();
+        run.backward(rank, step);
+        expect_same_bits(run.ddp.parameters(), expected.ddp.parameters(), concat(kind.name, ", step ", step));
+      }
     });
   }
 }

@@ -115,7 +115,10 @@ void ZeroOverlap::require_all_parameters() const {
   const auto both = static_cast<std::size_t>(
       std::count_if(in_buckets.begin(), in_buckets.end(), [&](const auto* one) { return p.owners.contains(one); }));
   std::size_t wanted = 0;
-  for (const at::Tensor& parameter : groups()[0].params()) wanted += parameter.requires_grad() ? 1 : 0;
+  for (const at::Tensor& parameter : groups()[0].params()) {
+    // One that was frozen after DistributedDataParallel was made is in a bucket.
+    wanted += parameter.requires_grad() || in_buckets.contains(parameter.unsafeGetTensorImpl()) ? 1 : 0;
+  }
   if (both == wanted && both == in_buckets.size()) return;
   throw InvalidArgument(concat(kZeroName, ": DistributedDataParallel has ", in_buckets.size(),
                                " parameters in its buckets and the optimizer ", wanted, " that need a gradient, ", both,

@@ -32,7 +32,7 @@ class HookThenBucket final : public internal::HookWrapper {
   Future run(GradBucket& bucket) override {
     const GradBucket averaged = internal::averaged_bucket(inner(), bucket);
     const bool steps = in_python([&] { return callable_.get()(py::cast(averaged)).cast<bool>(); });
-    if (!steps) unstepped_.add_absent_of(averaged);
+    steps ? unstepped_.add_frozen_of(averaged) : unstepped_.add_absent_of(averaged);
     return completed_future(averaged.buffer());
   }
   void revert_unused(const std::vector<std::string>& names) override { unstepped_.revert_unused(inner(), names); }

@@ -17,7 +17,7 @@ from torch import nn
 
 from gradwire import distributed as dist
 from gradwire.distributed.algorithms import Join, Joinable, JoinHook
-from gradwire.distributed.algorithms.ddp_comm_hooks import ddp_zero_hook, default_hooks
+from gradwire.distributed.algorithms.ddp_comm_hooks import ddp_zero_hook, default_hooks, optimizer_overlap_hooks
 from gradwire.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
 from gradwire.distributed.algorithms.model_averaging.hierarchical_model_averager import HierarchicalModelAverager
 from gradwire.distributed.algorithms.model_averaging.utils import average_parameters_or_parameter_groups
@@ -320,6 +320,41 @@ def test_zero_inside_backward_has_the_bits_of_the_plain_optimizer(ranks, hook, s
             hook(default_hooks.allreduce_hook, ours, zero)
         with pytest.raises(dist.InvalidArgument, match="overlap_with_ddp"):
             hook(default_hooks.allreduce_hook, ours, zero_of(ours.parameters(), SGD, group))
+
+    ranks.all_well(2, body)
+
+
+@pytest.mark.parametrize("first", [1, 4])
+@pytest.mark.parametrize("steps", ["zero", "zero_interleaved", "then_optimizer"])
+def test_steps_inside_backward_leave_frozen_parameters_alone(ranks, steps, first):
+    def body(group):
+        def ddp_of():
+            return DistributedDataParallel(
+                make_model(), process_group=group, bucket_cap_mb=0.0005, find_unused_parameters=True
+            )
+
+        ours, plain = ddp_of(), ddp_of()
+        if steps == "then_optimizer":
+            skipped = 0
+            hook = optimizer_overlap_hooks.hook_then_optimizer(default_hooks.allreduce_hook, ADAM)
+        else:
+            skipped = 2  # as PyTorch's, which learns the buckets first
+            zero = zero_of(ours.parameters(), ADAM, group, overlap_with_ddp=True)
+            make = ddp_zero_hook.hook_with_zero_step
+            if steps == "zero_interleaved":
+                make = ddp_zero_hook.hook_with_zero_step_interleaved
+            hook = make(default_hooks.allreduce_hook, ours, zero)
+        ours.register_comm_hook(None, hook)
+        reference = ADAM(plain.parameters())
+        for step in range(9):
+            for ddp in (ours, plain):
+                for parameter in ddp.module[2].parameters():
+                    parameter.requires_grad_(step < first or step >= 7)
+                backward(ddp, group.rank(), step)
+            if step >= skipped:
+                reference.step()
+            for mine, other in zip(ours.parameters(), plain.parameters(), strict=True):
+                assert torch.equal(mine, other), step
 
     ranks.all_well(2, body)
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Callable, Iterable, Iterator, NoReturn
+from typing import Any, Callable, Iterable, Iterator, NoReturn, Sequence
 
 import torch
 from torch import Tensor
@@ -36,7 +36,7 @@ def _copy_options(source: list[dict[str, Any]], target: list[dict[str, Any]]) ->
 
 
 @contextlib.contextmanager
-def _lent_gradients(parameters: list[Tensor], gradients: list[Tensor]) -> Iterator[None]:
+def _lent_gradients(parameters: list[Tensor], gradients: Sequence[Tensor | None]) -> Iterator[None]:
     """Within, the gradients are the parameters' .grad; afterwards that is what it was: DDP writes there later."""
     before = [parameter.grad for parameter in parameters]
     for parameter, gradient in zip(parameters, gradients):
@@ -438,8 +438,9 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
 
     def _place_in_buckets(self, buckets: list[list[Tensor]], shard_buckets: bool) -> list[list[_Piece]]:
         """The pieces of each bucket. Without shard_buckets bucket k belongs to rank k mod N."""
-        needed = {parameter for parameter in self._parameters() if parameter.requires_grad}
         given = {parameter for bucket in buckets for parameter in bucket}
+        # One that was frozen after DistributedDataParallel was made is in a bucket.
+        needed = {parameter for parameter in self._parameters() if parameter.requires_grad or parameter in given}
         if needed != given:
             raise InvalidArgument(
                 f"{_NAME}: DistributedDataParallel has {len(given)} parameters in its buckets and the optimizer "
@@ -475,7 +476,12 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
                 piece.shared.add(piece.parameters)
             if piece.optim is not None:
                 _copy_options(self.param_groups, piece.optim.param_groups)
-                with _lent_gradients(piece.parameters, [gradients[slot] for slot in piece.slots]):
+                # A parameter that was frozen since has no gradient, and is not stepped.
+                lent = [
+                    gradients[slot] if parameter.requires_grad else None
+                    for parameter, slot in zip(piece.parameters, piece.slots)
+                ]
+                with _lent_gradients(piece.parameters, lent):
                     piece.optim.step()
         for piece in pieces:
             self._share(piece, group)
