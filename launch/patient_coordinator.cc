@@ -6,8 +6,8 @@
 #include <thread>
 #include <utility>
 
+#include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
-#include "gradwire/membership/journal.h"
 
 namespace gradwire::launch {
 namespace {
@@ -29,7 +29,8 @@ bool PatientCoordinator::step(Milliseconds wait) {
   }
   try {
     if (!coordinator_.step(wait)) return false;
-  } catch (const membership::JournalFullError& problem) {
+  } catch (const StoreError& problem) {
+    if (!coordinator_.has_full_journal()) throw;
     next_try_ = Deadline::after(kTryAgain);
     if (std::exchange(told_, true)) return false;
     tell(concat(

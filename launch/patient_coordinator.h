@@ -21,8 +21,8 @@ class PatientCoordinator final {
   // As Coordinator::Coordinator(), and throws what that throws.
   PatientCoordinator(std::shared_ptr<Store> store, const membership::CoordinatorOptions& options);
 
-  // As Coordinator::step(). On a JournalFullError it tells (CoordinatorOptions::tell) what happened, once until it can
-  // go on, and returns false; calls within the next second only wait.
+  // As Coordinator::step(). Where there is no room for the journal, it tells (CoordinatorOptions::tell) what happened,
+  // once until it can go on, and returns false; calls within the next second only wait.
   bool step(Milliseconds wait);
   // Handles events for ever.
   [[noreturn]] void run();

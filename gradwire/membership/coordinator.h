@@ -63,6 +63,8 @@ class Coordinator {
 
   // What the events that were handled so far add up to.
   const Roster& roster() const noexcept { return journal_.roster(); }
+  // Whether the last step() failed because there is no room for the journal.
+  bool has_full_journal() const noexcept { return journal_.is_full(); }
 
  private:
   // An event that is in the journal, until the store has what follows from it.

@@ -38,10 +38,7 @@ std::string head_of(const RosterOptions& options) {
 }
 
 [[noreturn]] void fail_errno(const std::string& path, const char* what) {
-  const int problem = errno;
-  const std::string text = concat("the journal ", path, " of the elastic job: ", what, ": ", std::strerror(problem));
-  if (problem == ENOSPC || problem == EDQUOT || problem == EFBIG) throw JournalFullError(text);
-  throw StoreError(text);
+  fail(path, concat(what, ": ", std::strerror(errno)));
 }
 
 std::string text_of(const std::string& path) {
@@ -181,12 +178,14 @@ void Journal::complete_decisions(const std::vector<std::string>& lines, std::siz
 }
 
 void Journal::write(const std::string& text) {
+  is_full_ = false;
   const off_t before = ::lseek(file_.get(), 0, SEEK_END);
   if (before < 0) fail_errno(path_, "cannot be written");
   const auto give_up = [&](const char* what) {
     const int problem = errno;
     // When this fails too, the next reader completes or cuts the record.
     [[maybe_unused]] const int cut = ::ftruncate(file_.get(), before);
+    is_full_ = problem == ENOSPC || problem == EDQUOT || problem == EFBIG;
     errno = problem;
     fail_errno(path_, what);
   };

@@ -15,12 +15,6 @@
 
 namespace gradwire::membership {
 
-// The disk of a journal has no room, or the user no more of it. What append() was given may be appended again.
-class JournalFullError : public StoreError {
- public:
-  using StoreError::StoreError;
-};
-
 // A record is on the disk when append() returns, so a coordinator that is killed loses no decision that it published.
 // A record that was only half written when the process was killed or the disk became full is cut off, or completed when
 // its event is whole. Not thread-safe.
@@ -43,6 +37,8 @@ class Journal {
   // Returns the decisions. A text that is no event changes nothing but that whoever wrote it is refused. Throws
   // StoreError, and leaves the file as it was, when the disk is full.
   const std::vector<Put>& append(std::int64_t number, const std::string& event);
+  // Whether the last write failed because the disk is full, or the user may have no more of it.
+  bool is_full() const noexcept { return is_full_; }
 
  private:
   void read(const std::string& path);
@@ -53,6 +49,7 @@ class Journal {
   const std::string path_;
   UniqueFd file_;
   Roster roster_;
+  bool is_full_ = false;
   std::int64_t last_event_ = 0;
   std::vector<Put> last_decisions_;
 };
