@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdio>
 #include <functional>
+#include <optional>
 #include <string_view>
 
 #include "gradwire/base/strings.h"
@@ -45,11 +46,22 @@ std::string human_seconds(double seconds) {
 
 std::string percent(double part, double whole) { return whole > 0 ? format("%.0f%%", 100 * part / whole) : "-"; }
 
-double loss_of(const std::vector<LiveRank>& ranks) {
+// The loss of the first rank that told one, or of the first whose loss is not finite.
+std::optional<double> loss_of(const std::vector<LiveRank>& ranks) {
+  std::optional<double> loss;
   for (const LiveRank& rank : ranks) {
-    if (rank.now && std::isfinite(rank.now->loss)) return rank.now->loss;
+    if (!rank.now || !rank.now->loss) continue;
+    if (!std::isfinite(*rank.now->loss)) return rank.now->loss;
+    if (!loss) loss = rank.now->loss;
   }
-  return std::nan("");
+  return loss;
+}
+
+// As Prometheus' text format has numbers.
+std::string number(double value) {
+  if (std::isnan(value)) return "NaN";
+  if (std::isinf(value)) return value > 0 ? "+Inf" : "-Inf";
+  return format("%.17g", value);
 }
 
 // What a rank does at this moment, where the moment is long enough to be seen.
@@ -149,8 +161,8 @@ std::string line_of_job(const std::vector<LiveRank>& ranks) {
   } else {
     line += ", and no step has ended lately";
   }
-  const double loss = loss_of(ranks);
-  if (std::isfinite(loss)) line += format(", loss %.4g", loss);
+  if (const auto loss = loss_of(ranks))
+    line += std::isnan(*loss) ? std::string(", loss nan") : format(", loss %.4g", *loss);  // without the NaN's sign
   const std::string slow = sentence_of_slow(slow_ranks(ranks));
   return slow.empty() ? line : concat(line, "; ", slow);
 }
@@ -224,8 +236,8 @@ std::string metrics_of_ranks(const std::vector<LiveRank>& ranks) {
     text += concat("# HELP ", name, " ", help, "\n# TYPE ", name, " ", type, "\n");
     for (const LiveRank& rank : ranks) {
       if (!rank.now) continue;
-      if (const auto number = value(*rank.now))
-        text += concat(name, "{rank=\"", rank.rank, "\"} ", format("%.17g", *number), "\n");
+      if (const auto sample = value(*rank.now))
+        text += concat(name, "{rank=\"", rank.rank, "\"} ", number(*sample), "\n");
     }
   };
   const auto seconds = [](std::int64_t time) { return kNano * static_cast<double>(time); };
@@ -252,8 +264,7 @@ std::string metrics_of_ranks(const std::vector<LiveRank>& ranks) {
       [](const RunSums& run) { return static_cast<double>(run.totals.sent); });
   add("gradwire_collective_bytes_total", "counter", "Bytes of the tensors of collectives in steps.",
       [](const RunSums& run) { return static_cast<double>(run.totals.call_bytes); });
-  add("gradwire_loss", "gauge", "The last loss that the program told.",
-      [](const RunSums& run) { return std::isfinite(run.loss) ? std::optional<double>(run.loss) : std::nullopt; });
+  add("gradwire_loss", "gauge", "The last loss that the program told.", [](const RunSums& run) { return run.loss; });
   return text;
 }
 

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 #include <sstream>
 
 #include "gradwire/base/strings.h"
@@ -16,8 +17,7 @@ namespace {
 constexpr std::int64_t kMilli = 1'000'000;
 
 // A rank whose steps each take 100 ms, of which it computes `compute` ms.
-observe::RunSums run(std::uint64_t steps, std::int64_t compute,
-                     double loss = std::numeric_limits<double>::quiet_NaN()) {
+observe::RunSums run(std::uint64_t steps, std::int64_t compute, std::optional<double> loss = std::nullopt) {
   observe::RunSums sums;
   const auto count = static_cast<std::int64_t>(steps);
   sums.totals.steps = steps;
@@ -68,6 +68,13 @@ TEST(LineOfJob, SaysStepSpeedWaitsBytesLossAndWhoIsSlow) {
   ranks[0].now->loss = 2.25;
   EXPECT_EQ(line_of_job(ranks),
             "step 20, 5.00 steps/s, 34% waiting, 1 kB sent a step, loss 2.25; the others wait for rank 1");
+  // A loss that is not finite is told before one that is.
+  for (const double nan : {std::numeric_limits<double>::quiet_NaN(), -std::numeric_limits<double>::quiet_NaN()}) {
+    ranks[2].now->loss = nan;
+    EXPECT_NE(line_of_job(ranks).find(", loss nan;"), std::string::npos) << line_of_job(ranks);
+  }
+  ranks[0].now->loss = -std::numeric_limits<double>::infinity();
+  EXPECT_NE(line_of_job(ranks).find(", loss -inf;"), std::string::npos) << line_of_job(ranks);
   EXPECT_EQ(line_of_job({live_rank(0, std::nullopt, std::nullopt, 1)}), "no step has ended yet");
   EXPECT_EQ(line_of_job({live_rank(0, run(5, 50), run(5, 50), 1)}), "step 5, and no step has ended lately");
 }
@@ -110,6 +117,14 @@ TEST(MetricsOfRanks, HaveASampleForEachRankThatRecords) {
   EXPECT_NE(text.find("gradwire_loss{rank=\"4\"} 1.5\n"), std::string::npos);
   EXPECT_EQ(text.find("rank=\"5\""), std::string::npos);
   EXPECT_EQ(metrics_of_ranks({live(0, 50)}).find("gradwire_loss{"), std::string::npos) << "no loss was told";
+  constexpr double kInfinity = std::numeric_limits<double>::infinity(), kNaN = std::numeric_limits<double>::quiet_NaN();
+  for (const auto& [loss, said] : std::vector<std::pair<double, const char*>>{
+           {kNaN, "NaN"}, {-kNaN, "NaN"}, {kInfinity, "+Inf"}, {-kInfinity, "-Inf"}}) {
+    EXPECT_NE(metrics_of_ranks({live_rank(0, std::nullopt, run(20, 50, loss), 1)})
+                  .find(concat("gradwire_loss{rank=\"0\"} ", said, "\n")),
+              std::string::npos)
+        << said;
+  }
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <utility>
 
 #include "gradwire/base/error.h"
@@ -53,6 +54,23 @@ std::int64_t difference_of(std::int64_t one, std::int64_t other) {
   return static_cast<std::int64_t>(static_cast<std::uint64_t>(one) - static_cast<std::uint64_t>(other));
 }
 
+// JSON has no number for a loss that is not finite, so that it is the text "nan", "inf" or "-inf".
+Json json_of_loss(const std::optional<double>& loss) {
+  if (!loss) return Json();
+  if (std::isfinite(*loss)) return Json(*loss);
+  if (std::isnan(*loss)) return Json("nan");
+  return Json(*loss > 0 ? "inf" : "-inf");
+}
+
+// Throws Json::exception.
+double loss_of(const Json& json) {
+  if (!json.is_string()) return json.get<double>();
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  const auto& text = json.get_ref<const std::string&>();
+  if (text == "inf") return kInfinity;
+  return text == "-inf" ? -kInfinity : std::numeric_limits<double>::quiet_NaN();
+}
+
 // The sums of a report, with moments that are moved by `shift`. Throws Json::exception.
 RunSums sums_of(const Json& json, std::int64_t shift) {
   const auto moment = [&](const char* name) {
@@ -77,8 +95,7 @@ RunSums sums_of(const Json& json, std::int64_t shift) {
                  .split = {json.at("compute"), json.at("communication"), json.at("hook_wait")},
                  .sent = json.at("sent"),
                  .call_bytes = json.at("call_bytes")};
-  const Json& loss = json.at("loss");
-  sums.loss = loss.is_null() ? std::numeric_limits<double>::quiet_NaN() : loss.get<double>();
+  if (const Json& loss = json.at("loss"); !loss.is_null()) sums.loss = loss_of(loss);
   return sums;
 }
 
@@ -174,7 +191,7 @@ std::string report_line(int rank, const RunSums& sums, std::int64_t now) {
                      {"hook_wait", totals.split.hook},
                      {"sent", totals.sent},
                      {"call_bytes", totals.call_bytes},
-                     {"loss", std::isfinite(sums.loss) ? Json(sums.loss) : Json()}};
+                     {"loss", json_of_loss(sums.loss)}};
   return concat(kReportBegin, json.dump(), "\n");
 }
 

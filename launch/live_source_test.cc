@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <limits>
+#include <optional>
 
 #include "gradwire/base/strings.h"
 
@@ -81,18 +82,25 @@ TEST(HostReports, KeepWhatALauncherReports) {
   EXPECT_EQ(got.loss, 0.1);
 }
 
-TEST(HostReports, ATimeThatDidNotComeStaysZeroAndALossThatWasNotToldStaysNaN) {
+TEST(HostReports, ATimeThatDidNotComeStaysZeroAndALossIsWhatWasTold) {
   HostReports reports;
   reports.follow(0, 1);
   observe::RunSums sums;
-  for (const double loss : {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  for (const std::optional<double> loss :
+       {std::optional<double>(), std::optional(0.5), std::optional(kInfinity), std::optional(-kInfinity),
+        std::optional(std::numeric_limits<double>::quiet_NaN())}) {
     sums.loss = loss;
     reports.take(without_end(report_line(0, sums, 7)));
     const auto look = reports.look(0);
     ASSERT_TRUE(look);
     EXPECT_EQ(look->sums.phase_begin, 0);
     EXPECT_EQ(look->sums.end, 0);
-    EXPECT_TRUE(std::isnan(look->sums.loss));
+    if (loss && std::isnan(*loss)) {
+      EXPECT_TRUE(look->sums.loss && std::isnan(*look->sums.loss));
+    } else {
+      EXPECT_EQ(look->sums.loss, loss);
+    }
   }
 }
 

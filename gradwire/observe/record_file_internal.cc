@@ -12,7 +12,6 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <limits>
 #include <utility>
 
 #include "gradwire/base/error.h"
@@ -53,7 +52,7 @@ void add_step_to(Sums& sums, const StepTimes& step, const StepTotals& change) no
   if (get(words[Sums::steps]) == 0) {
     set(words[Sums::first_step], step.number);
     set(words[Sums::begin], step.whole.begin);
-    set(words[Sums::loss], std::bit_cast<std::uint64_t>(std::numeric_limits<double>::quiet_NaN()));
+    set(words[Sums::loss], record_format::kNoLoss);
   }
   add_to(words[Sums::steps], std::uint64_t{1});
   set(words[Sums::end], step.whole.end);
@@ -77,8 +76,7 @@ void merge(Sums& to, const Sums& first, const Sums& second) noexcept {
   set(to.words[Sums::begin], get(first.words[Sums::begin]));
   set(to.words[Sums::end], get(second.words[Sums::end]));
   const std::uint64_t loss = get(second.words[Sums::loss]);
-  const bool told = std::bit_cast<double>(loss) == std::bit_cast<double>(loss);
-  set(to.words[Sums::loss], told ? loss : get(first.words[Sums::loss]));
+  set(to.words[Sums::loss], loss != record_format::kNoLoss ? loss : get(first.words[Sums::loss]));
 }
 
 // The words of the command line, with blanks between them.
@@ -229,8 +227,8 @@ void RecordFile::add(const StepTimes& step, const StepTotals& sums, std::uint64_
   add_step_to(course, step, sums);
   add_step_to(all.totals, step, sums);
   if (const auto loss = std::exchange(loss_, std::nullopt)) {
-    set(course.words[Sums::loss], std::bit_cast<std::uint64_t>(*loss));
-    set(all.totals.words[Sums::loss], std::bit_cast<std::uint64_t>(*loss));
+    set(course.words[Sums::loss], record_format::word_of_loss(*loss));
+    set(all.totals.words[Sums::loss], record_format::word_of_loss(*loss));
   }
   all.version.fetch_add(1, std::memory_order_release);
 }
@@ -284,8 +282,8 @@ void RecordFile::add_loss(double loss, std::uint64_t step, bool under_way, std::
     loss_ = loss;
     return;
   }
-  set(all.tables[get(all.table)][rows - 1].words[Sums::loss], std::bit_cast<std::uint64_t>(loss));
-  set(all.totals.words[Sums::loss], std::bit_cast<std::uint64_t>(loss));
+  set(all.tables[get(all.table)][rows - 1].words[Sums::loss], record_format::word_of_loss(loss));
+  set(all.totals.words[Sums::loss], record_format::word_of_loss(loss));
 }
 
 }  // namespace gradwire::observe

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 
@@ -66,12 +67,20 @@ struct Sums {
     hook,
     sent,
     call_bytes,
-    loss,  // the bits of the last loss that was told, as a double; a NaN where none was told
+    loss,  // the bits of the last loss that was told, as a double; kNoLoss where none was told
     size,
   };
   std::array<Word, size> words;
 };
 static_assert(sizeof(Sums) == 128);
+
+// The word of a loss that was not told: a NaN that no told loss has.
+constexpr std::uint64_t kNoLoss = 0x7ff8000000000000;
+// The word of a loss that was told, which may be a NaN too.
+inline std::uint64_t word_of_loss(double loss) noexcept {
+  const auto bits = std::bit_cast<std::uint64_t>(loss);
+  return bits == kNoLoss ? bits + 1 : bits;
+}
 
 enum class Phase : std::uint64_t { none = 0, forward = 1, backward = 2, wait = 3, rest = 4 };
 

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <limits>
 
 #include "gradwire/observe/record_format_internal.h"
 
@@ -77,8 +76,8 @@ std::optional<RunSums> read_run_sums(std::span<const std::byte> bytes) noexcept 
   sums.totals.split = {time(Sums::compute), time(Sums::communication), time(Sums::hook_wait)};
   sums.totals.sent = (*totals)[Sums::sent];
   sums.totals.call_bytes = (*totals)[Sums::call_bytes];
-  sums.loss =
-      sums.totals.steps == 0 ? std::numeric_limits<double>::quiet_NaN() : std::bit_cast<double>((*totals)[Sums::loss]);
+  const std::uint64_t loss = (*totals)[Sums::loss];
+  if (sums.totals.steps > 0 && loss != record_format::kNoLoss) sums.loss = std::bit_cast<double>(loss);
   return sums;
 }
 

@@ -29,7 +29,7 @@ struct RunSums {
   std::int64_t begin = 0;        // of the first step; 0 before its end, as the next
   std::int64_t end = 0;          // of the last step that has ended
   StepTotals totals;
-  double loss = 0;  // the last one that was told; NaN where none was
+  std::optional<double> loss{};  // the last one that was told, finite or not
 };
 
 // The number of bytes of a file of the step recorder.

@@ -36,7 +36,8 @@ void set_recording(bool on) noexcept;
 void begin_step() noexcept;
 // The step ends here. What follows belongs to no step until the next one begins.
 void end_step() noexcept;
-// Tells the loss of the step under way, or else of the last step, for the report and the live view.
+// Tells the loss of the step under way, or else of the last step, for the report and the live view. A loss that is not
+// finite is shown as such.
 void tell_loss(double loss) noexcept;
 
 // The last step that has ended; an empty one before. Call it on the thread that trains.

@@ -18,6 +18,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <limits>
 #include <map>
 #include <set>
 #include <string>
@@ -301,6 +302,34 @@ TEST_F(StepRecorder, ACallThatThrewEndsAndALossIsKept) {
     EXPECT_EQ(last_step().loss, 3.5);
   };
   EXPECT_EQ(in_child("", body), 0);
+}
+
+// What is told may be a NaN of any kind, and is not what was not told.
+TEST_F(StepRecorder, ALossThatIsNoNumberIsTold) {
+  constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+  const auto body = [] {
+    record_from_environment(0, 1);
+    // Three rows for each two of the course before it was halved: told 1, told nothing, told a NaN, ...
+    for (std::uint64_t step = 0; step < format::kRows + 1; ++step) {
+      take_step();
+      if (step % 4 == 0) tell_loss(1);
+      if (step % 4 == 1) tell_loss(step % 8 == 1 ? kNaN : -kNaN);
+      end_step();
+    }
+  };
+  EXPECT_EQ(in_child(folder_, body), 0);
+  const format::File& all = file(0);
+  ASSERT_EQ(all.rows, format::kRows / 2 + 1);
+  const auto& table = all.tables[all.table];
+  for (std::size_t row = 0; row < format::kRows / 2; ++row) {
+    const std::uint64_t loss = table[row].words[Sums::loss];
+    if (row % 2 == 0) {
+      EXPECT_NE(loss, format::kNoLoss) << "row " << row;
+      EXPECT_TRUE(std::isnan(std::bit_cast<double>(loss))) << "row " << row << ": the loss of an earlier step";
+    } else {
+      EXPECT_EQ(loss, format::kNoLoss) << "row " << row;
+    }
+  }
 }
 
 TEST_F(StepRecorder, TheFileHoldsWhatEndedBeforeKill9) {

@@ -158,6 +158,31 @@ class Recorded(ReportTest):
             (mixed / f"rank-{number}.record").write_bytes(whole)
         self.assertEqual([rank.rank for rank in recorded.read_folder(str(mixed))], [0, 1])
 
+    def with_losses(self, name, word_of):
+        """The job's record, with the words of losses that `word_of` returns for a step."""
+        folder = self.folder / name
+        folder.mkdir()
+        for number in range(RANKS):
+            whole = bytearray((self.target / f"rank-{number}.record").read_bytes())
+            course = recorded.HEADER + struct.unpack_from("<Q", whole, 96)[0] * recorded.ROWS * recorded.ROW_BYTES
+            for step in range(STEPS):
+                struct.pack_into("<Q", whole, course + step * recorded.ROW_BYTES + 120, word_of(step))
+            struct.pack_into("<Q", whole, 128 + 120, word_of(STEPS - 1))
+            (folder / f"rank-{number}.record").write_bytes(whole)
+        return folder
+
+    def test_a_loss_that_is_not_finite_is_said_to_be_so(self):
+        finite, nan = struct.unpack("<Q", struct.pack("<d", 2.5))[0], recorded.NO_LOSS + 1
+        page = self.page(self.with_losses("diverged", lambda step: finite if step < 6 else nan))
+        part = page.one("section", id="loss")
+        self.assertIn("Rank 0: the loss was not finite, the first time in step 6.", part.words())
+        self.assertEqual(len(part.all("circle")), 2 * RANKS * 6, "dots for a desk and for a phone")
+        self.assertIn("not finite", page.one(id="job").all("tr")[1].words())
+        page = self.page(self.with_losses("never", lambda step: nan))
+        self.assertIn("No value is finite.", page.one("section", id="loss").words())
+        page = self.page(self.with_losses("untold", lambda step: recorded.NO_LOSS))
+        self.assertEqual(page.all("section", id="loss"), [])
+
     def test_trace_needs_one_job(self):
         done = command(self.folder / "job.jsonl", "-o", self.folder / "page.html", "--trace", self.folder / "none.json")
         self.assertEqual(done.returncode, 2)
@@ -253,7 +278,7 @@ class Choices(ReportTest):
 def row(compute, communication, steps=10):
     """All that is computed is the rest of the step."""
     whole = compute + communication
-    return recorded.Row(0, steps, 0, 1, whole, 0, 0, communication, compute, compute, communication, 0, 0, 0, 0, math.nan)
+    return recorded.Row(0, steps, 0, 1, whole, 0, 0, communication, compute, compute, communication, 0, 0, 0, 0, None)
 
 
 def rank(number, compute, communication):

@@ -54,7 +54,7 @@ def mean(total: float, row: Row) -> str:
 def facts_of(rank: RankRecord) -> list[str]:
     total = rank.total
     rate = f"{total.steps / total.whole:.2f}" if total.whole else "-"
-    loss = "-" if math.isnan(total.loss) else f"{total.loss:.4f}"
+    loss = "-" if total.loss is None else f"{total.loss:.4f}" if math.isfinite(total.loss) else "not finite"
     return [
         f"rank {rank.rank}", rank.host, str(total.steps), rate, loss, mean(total.forward, total),
         mean(total.backward, total), mean(total.wait, total), mean(total.rest, total), mean(total.hook, total),
@@ -167,7 +167,7 @@ def add_course(
 
 
 def add_losses(main: Element, ranks: Sequence[RankRecord]) -> None:
-    told = [rank for rank in ranks if any(math.isfinite(row.loss) for row in rank.course)]
+    told = [rank for rank in ranks if any(row.loss is not None for row in rank.course)]
     if not told:
         return
     part = section(main, "Loss", "As the program told it: observe::tell_loss() in C++, gradwire.observe.tell_loss() in Python.", "loss")
@@ -175,13 +175,29 @@ def add_losses(main: Element, ranks: Sequence[RankRecord]) -> None:
         Curve(
             f"rank {rank.rank}",
             colour_of(rank.rank),
-            [(row.first_step + row.steps - 1, row.loss) for row in rank.course if math.isfinite(row.loss)],
+            [(last_step(row), finite(row.loss)) for row in rank.course if row.loss is not None],
         )
         for rank in told[:SHOWN_RANKS]
     ]
     if len(curves) > 1:
         add_legend(part, [(curve.colour, curve.label) for curve in curves])
     add_curves(part, curves, Labels("step", "loss", plain, plain))
+    for rank in told:
+        bad = [row for row in rank.course if row.loss is not None and not math.isfinite(row.loss)]
+        if bad:
+            add(part, "p", f"Rank {rank.rank}: the loss was not finite, the first time in {steps_text(bad[0])}.", class_="note")
+
+
+def last_step(row: Row) -> int:
+    return row.first_step + row.steps - 1
+
+
+def finite(loss: float | None) -> float | None:
+    return loss if loss is not None and math.isfinite(loss) else None
+
+
+def steps_text(row: Row) -> str:
+    return f"step {row.first_step}" if row.steps == 1 else f"steps {row.first_step} to {last_step(row)}"
 
 
 def add_sent(main: Element, ranks: Sequence[RankRecord]) -> None:

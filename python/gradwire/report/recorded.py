@@ -21,6 +21,7 @@ ROW_BYTES = 128
 FILE_BYTES = HEADER + 2 * ROWS * ROW_BYTES + RECORDS * RECORD_BYTES
 STEP, BUCKET, CALL, WAIT, LOSS, CHOICE = 1, 2, 3, 4, 5, 6
 VERSION = 88  # where the version of the sums lies
+NO_LOSS = 0x7FF8000000000000  # the word of a loss that was not told
 ATTEMPTS = 50  # to read a file that its rank writes
 KINDS = (
     "call", "barrier", "broadcast", "all_reduce", "reduce", "all_gather", "all_gather_into_tensor", "gather", "scatter",
@@ -83,7 +84,7 @@ class Row:
     hook: float
     sent: int
     call_bytes: int
-    loss: float  # NaN: none was told
+    loss: float | None  # the last that was told, finite or not; None: none was told
 
 
 @dataclass
@@ -116,7 +117,7 @@ def row_of(words: tuple[int, ...]) -> Row:
     begin, end, whole, forward, backward, wait, rest, compute, communication, hook_wait, hook = map(seconds, words[2:13])
     return Row(
         words[0], words[1], begin, end, whole, forward, backward, wait, rest, compute, communication, hook_wait, hook,
-        words[13], words[14], float_of(words[15]),
+        words[13], words[14], None if words[15] == NO_LOSS or not words[1] else float_of(words[15]),
     )  # fmt: skip
 
 
