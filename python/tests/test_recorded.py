@@ -183,6 +183,36 @@ class Recorded(ReportTest):
         page = self.page(self.with_losses("untold", lambda step: recorded.NO_LOSS))
         self.assertEqual(page.all("section", id="loss"), [])
 
+    def test_steps_of_a_process_that_came_later_are_matched_by_time(self):
+        def shifted(name, seconds):
+            """The job as if rank 0's process had replaced another: it counts 4 steps more, or has run at another time."""
+            folder = self.folder / name
+            folder.mkdir()
+            for number in range(RANKS):
+                whole = bytearray((self.target / f"rank-{number}.record").read_bytes())
+                begin = recorded.HEADER + 2 * recorded.ROWS * recorded.ROW_BYTES
+                for place in range(recorded.RECORDS if number == 0 else 0):
+                    at = begin + place * recorded.RECORD_BYTES
+                    words = list(struct.unpack_from("<12Q", whole, at))
+                    if not words[0]:
+                        continue
+                    words[4] += 4
+                    times = (2, 3, 8, 9, 10, 11) if words[1] & 0xFF == recorded.STEP else (2, 3)
+                    for word in times:
+                        words[word] += seconds * 10**9 if words[word] else 0
+                    struct.pack_into("<12Q", whole, at, *words)
+                (folder / f"rank-{number}.record").write_bytes(whole)
+            return folder
+
+        folder = shifted("replaced", 0)
+        part = self.page(folder).one(id="last-step")
+        self.assertIn(f"Step {STEPS + 3} of rank 0, {STEPS - 1} of rank 1, {STEPS - 1} of rank 2: matched by time", part.words())
+        last = record_sections.matched_steps(recorded.read_folder(str(folder)))[-1]
+        self.assertLess(max(event.begin for event in last), min(event.end for event in last))
+        self.assertEqual([event.step for event in last], [STEPS + 3, STEPS - 1, STEPS - 1])
+        part = self.page(shifted("apart", 10000)).one(id="last-step")
+        self.assertIn("Left out: the records have no step that all ranks made at one moment.", part.words())
+
     def test_trace_needs_one_job(self):
         done = command(self.folder / "job.jsonl", "-o", self.folder / "page.html", "--trace", self.folder / "none.json")
         self.assertEqual(done.returncode, 2)

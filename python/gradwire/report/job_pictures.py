@@ -19,7 +19,7 @@ from .flight_sections import rows_of, sentences
 from .flights import FlightRank, last_calls
 from .lines import ReportError
 from .pictures import CHARACTER, LEGEND, ROW, TITLE, WIDTH, Row, add_bars, finished, new_picture
-from .record_sections import PHASES, blocks_of, clock, replaced, split_of, steps_of, verdict
+from .record_sections import PHASES, blocks_of, clock, matched_steps, split_of, verdict
 from .recorded import BUCKET, RankRecord
 from .run_sections import PARTS, block
 from .text import human_seconds
@@ -83,21 +83,22 @@ def add_gantt(svg: Element, rows: Sequence[tuple[str, Sequence[Block]]], length:
 def draw_step(ranks: Sequence[RankRecord]) -> str | None:
     """The last step of all ranks on one clock, with the buckets of each below its phases."""
     shown = [rank for rank in ranks if rank.total.steps][:SHOWN_RANKS]
-    common = set.intersection(*(set(steps_of(rank)) for rank in shown)) if shown else set()
-    if not common:
+    matched = matched_steps(shown) if shown else []
+    if not matched:
         return None
-    step = max(common)
-    events = [(rank, replaced(steps_of(rank)[step], clock(rank, ranks))) for rank in shown]
+    events = list(zip(shown, matched[-1]))
     begin = min(event.begin for _, event in events)
     rows: list[tuple[str, Sequence[Block]]] = []
     for rank, event in events:
         rows.append((f"rank {rank.rank}", blocks_of(event, begin)))
-        offset = clock(rank, ranks) - begin
-        buckets = [each for each in rank.of_kind(BUCKET) if each.step == step]
+        offset = clock(rank, shown) - begin
+        buckets = [each for each in rank.of_kind(BUCKET) if each.step == event.step]
         rows.append(
             ("its buckets", [block("hook", f"bucket {each.bucket}", each.begin + offset, each.end + offset) for each in buckets])
         )
-    svg = new_picture(f"What the job does: step {step} of each rank")
+    numbers = {event.step for _, event in events}
+    which = f"step {numbers.pop()}" if len(numbers) == 1 else "the last step"
+    svg = new_picture(f"What the job does: {which} of each rank")
     add_legend(svg, [*((COLOURS[colour], words) for colour, words in PHASES), (COLOURS["hook"], "bucket on its way")], TITLE)
     height = float(TITLE + LEGEND)
     height += add_gantt(svg, rows, max(event.end for _, event in events) - begin, height + 4)

@@ -323,25 +323,65 @@ def clock(rank: RankRecord, ranks: Sequence[RankRecord]) -> float:
     return 0.0 if all(other.host == rank.host for other in ranks) else rank.wall
 
 
+def are_at_once(events: Sequence[Event]) -> bool:
+    """Whether events on one clock overlap."""
+    return max(event.begin for event in events) < min(event.end for event in events)
+
+
+def matched_steps(ranks: Sequence[RankRecord]) -> list[list[Event]]:
+    """The last steps that the ranks made together, oldest first; each has an event of each rank, on one clock.
+
+    Steps of one number belong together, unless they were made at different times: a process that took the place of
+    another counts its own steps from 0. Then the steps that were made at one moment do. Empty where there are none."""
+    known = [{step: replaced(event, clock(rank, ranks)) for step, event in steps_of(rank).items()} for rank in ranks]
+    if not all(known):
+        return []
+    common = sorted(set.intersection(*map(set, known)))
+    # The clocks of two hosts may differ by more than a step.
+    hosts = {rank.host for rank in ranks}
+    counts = [rank.total.steps for rank in ranks]
+    alike = len(hosts) > 1 and max(counts) - min(counts) <= 1
+    if common and (alike or are_at_once([steps[common[-1]] for steps in known])):
+        return [[steps[step] for steps in known] for step in common]
+    first = min((max(steps.values(), key=lambda event: event.end) for steps in known), key=lambda event: event.end)
+    moment = (first.begin + first.end) / 2
+    found = [next((event.step for event in steps.values() if event.begin <= moment < event.end), None) for steps in known]
+    numbers = [number for number in found if number is not None]
+    if len(numbers) < len(ranks):
+        return []
+    matched: list[list[Event]] = []
+    while all(number in steps for number, steps in zip(numbers, known)):
+        matched.insert(0, [steps[number] for number, steps in zip(numbers, known)])
+        numbers = [number - 1 for number in numbers]
+        if not are_at_once(matched[0]):
+            return matched[1:]
+    return matched
+
+
 def add_last_steps(main: Element, ranks: Sequence[RankRecord]) -> None:
-    known = [steps_of(rank) for rank in ranks]
-    common = sorted(set.intersection(*(set(steps) for steps in known)))
-    if not common:
-        return
-    last = common[-1]
+    matched = matched_steps(ranks)
     part = section(main, "Last step", "All ranks on one clock, from the first forward pass.", "last-step")
+    if not matched:
+        add(part, "p", "Left out: the records have no step that all ranks made at one moment.", class_="note")
+        return
+    last = matched[-1]
     add_legend(part, PHASES)
-    shown = [
-        (rank, [replaced(steps[step], clock(rank, ranks)) for step in common[-2:]]) for rank, steps in zip(ranks, known)
-    ][: 2 * SHOWN_RANKS]
-    begin = min(events[-1].begin for _, events in shown)
-    end = max(events[-1].end for _, events in shown)
-    rows = [(f"rank {rank.rank}", blocks_of(events[-1], begin)) for rank, events in shown]
-    add_gantt(part, end - begin, rows, human_seconds)
-    add(part, "p", f"Step {last}.", class_="note")
-    for rank, steps in list(zip(ranks, known))[:SHOWN_RANKS]:
-        timelines = [timeline_of(rank, steps[step]) for step in common[-SHOWN_STEPS:]]
+    shown = list(zip(ranks, last))[: 2 * SHOWN_RANKS]
+    begin = min(event.begin for _, event in shown)
+    end = max(event.end for _, event in shown)
+    add_gantt(part, end - begin, [(f"rank {rank.rank}", blocks_of(event, begin)) for rank, event in shown], human_seconds)
+    add(part, "p", numbers_text(ranks, last), class_="note")
+    for at, rank in list(enumerate(ranks))[:SHOWN_RANKS]:
+        own = steps_of(rank)
+        timelines = [timeline_of(rank, own[events[at].step]) for events in matched[-SHOWN_STEPS:]]
         add_timeline_details(main, f"rank {rank.rank}", timelines, f"buckets-{rank.rank}")
+
+
+def numbers_text(ranks: Sequence[RankRecord], events: Sequence[Event]) -> str:
+    if len({event.step for event in events}) == 1:
+        return f"Step {events[0].step}."
+    numbers = ", ".join(f"{event.step} of rank {rank.rank}" for rank, event in zip(ranks, events))
+    return f"Step {numbers}: matched by time, because each process counts its own steps, and not all began together."
 
 
 def replaced(event: Event, offset: float) -> Event:
