@@ -4,7 +4,9 @@
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdio>
+#include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "gradwire/base/strings.h"
@@ -32,10 +34,16 @@ using observe::Occasion;
 using observe::RankTable;
 
 // A process whose end nobody has recorded may still run here: a program with GRADWIRE_FLIGHT_RECORDER and no launcher.
+// Two looks show which of them compute.
 void look_at_running(std::vector<RankTable>& tables) {
-  for (RankTable& table : tables) {
+  constexpr std::chrono::milliseconds kBetweenLooks{100};
+  std::vector<std::optional<ProcessLook>> before;
+  for (const RankTable& table : tables) before.push_back(look_at(table.pid));
+  std::this_thread::sleep_for(kBetweenLooks);
+  for (std::size_t rank = 0; rank < tables.size(); ++rank) {
+    RankTable& table = tables[rank];
     if (table.process.has_ended || table.process.seen) continue;
-    if (const auto look = look_at(table.pid)) add_look(table.process, *look, std::nullopt);
+    if (const auto look = look_at(table.pid)) add_look(table.process, *look, before[rank]);
   }
 }
 

@@ -56,7 +56,7 @@ class FlightWatch {
 
   // Looks at the processes of the ranks that run, for a later at_end(). The second look tells how busy they were.
   void look(const std::vector<RunningRank>& ranks);
-  // What the job, which ran too long, waits for.
+  // What the job, which ran too long, waits for. Looks at the processes, as at_interruption() does.
   std::optional<FlightRecords> at_timeout(const std::vector<RunningRank>& ranks);
   // Somebody interrupts the job: what it waits for, if it stands still and check_stall() has not found that.
   std::optional<FlightRecords> at_interruption(const std::vector<RunningRank>& ranks);

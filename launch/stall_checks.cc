@@ -34,12 +34,14 @@ void StallChecks::before_end() {
   if (flight_ != nullptr) flight_->look(ranks_.processes());
 }
 
-void StallChecks::before_interruption() {
+bool StallChecks::before_interruption() {
   if (flight_ != nullptr) remembered_ = flight_->at_interruption(ranks_.processes());
+  return remembered_.has_value();
 }
 
-void StallChecks::at_timeout() {
+bool StallChecks::at_timeout() {
   if (flight_ != nullptr) remembered_ = flight_->at_timeout(ranks_.processes());
+  return remembered_.has_value();
 }
 
 void StallChecks::diagnose_end(const JobOutcome& outcome,

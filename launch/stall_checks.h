@@ -37,10 +37,14 @@ class StallChecks final {
   void ranks_were_continued() noexcept;
   // The job is about to end by a failure: looks at the processes for the diagnosis.
   void before_end();
-  // Somebody interrupts the job, and the ranks have not got the signal yet: remembers what it waits for.
-  void before_interruption();
-  // The job ran too long: remembers what it waits for.
-  void at_timeout();
+  // How long after the first look at the processes a second one tells which of them compute.
+  static constexpr Milliseconds kBetweenLooks{100};
+  // Somebody interrupts the job, and the ranks have not got the signal yet: remembers what it waits for. Returns
+  // whether it waits for something; then a second call after kBetweenLooks shows more, if the ranks have not got the
+  // signal by then.
+  bool before_interruption();
+  // The job ran too long: the same.
+  bool at_timeout();
   // The job has ended, and no lookup is under way: begins what is to be told of the cause when the job failed by
   // itself, and of what it waited for when it ran too long or stood still before it was interrupted. `last_lines(rank)`
   // returns the last lines of the rank's stderr.

@@ -5,6 +5,7 @@
 #include <signal.h>
 
 #include <exception>
+#include <utility>
 
 namespace gradwire::launch {
 namespace {
@@ -47,7 +48,8 @@ JobOutcome Supervisor::run(const std::vector<RankCommand>& ranks) {
   while (!ranks_.running().empty() && !phases_.is(Phase::gone)) {
     const bool watched = phases_.is(Phase::running);
     const Deadline look = view_.live != nullptr ? view_.live->next_look() : Deadline::never();
-    step(phases_.next(now()).earlier(watched ? stall_.next() : Deadline::never()).earlier(look));
+    const Deadline next = after_look_ ? after_look_->due : phases_.next(now());
+    step(next.earlier(watched ? stall_.next() : Deadline::never()).earlier(look));
     on_time();
     if (watched) check_stall();
     show();
@@ -130,16 +132,32 @@ void Supervisor::step(Deadline until) {
 }
 
 void Supervisor::on_time() {
-  if (phases_.is_late(now()) && !ranks_.running().empty()) {
+  if (after_look_) {
+    if (!after_look_->due.expired()) return;
+    after_look_->signal != 0 ? stall_.before_interruption() : stall_.at_timeout();
+    end_wait();
+  } else if (phases_.is_late(now()) && !ranks_.running().empty()) {
     outcome_.late = ranks_.running();
-    stall_.at_timeout();
-    enter(Phase::asked);
+    if (stall_.at_timeout()) {
+      after_look_ = {Deadline::after(StallChecks::kBetweenLooks)};
+    } else {
+      enter(Phase::asked);
+    }
   } else if (const auto phase = phases_.due(now())) {
     enter(*phase);
   }
 }
 
+void Supervisor::end_wait() {
+  const auto ended = std::exchange(after_look_, std::nullopt);
+  if (!ended) return;
+  if (ended->signal == 0) return enter(Phase::asked);
+  ranks_.pass_on(ended->signal);
+  interruptions_.has_handled(now());
+}
+
 void Supervisor::enter(Phase phase) {
+  end_wait();
   if (phase <= phases_.phase()) return;
   phases_.enter(phase, now());
   if (phase == Phase::noticing || phase == Phase::asked) stall_.before_end();
@@ -166,9 +184,15 @@ void Supervisor::on_signal(int signal) {
     if (kind != Interruptions::Kind::repeated && late_interruption_ == 0) late_interruption_ = signal;
     return;
   }
+  if (after_look_ && kind == Interruptions::Kind::repeated) return;
+  end_wait();
   output_.say(stall_.take_text());  // no longer waits for the lines
-  if (kind == Interruptions::Kind::first && phases_.is(Phase::running)) stall_.before_interruption();
-  ranks_.pass_on(signal);
+  if (kind == Interruptions::Kind::first && phases_.is(Phase::running) && stall_.before_interruption() &&
+      !ranks_.running().empty()) {
+    after_look_ = {Deadline::after(StallChecks::kBetweenLooks), signal};
+  } else {
+    ranks_.pass_on(signal);
+  }
   if (kind == Interruptions::Kind::first) {
     outcome_.interrupted_first = !outcome_.has_cause();
     outcome_.interrupted_by = signal;

@@ -80,6 +80,8 @@ class Supervisor {
   // Begins the phase, unless the job is in a later one.
   void enter(Phase phase);
   void on_time();
+  // Does what waits for the second look at the processes, if something does.
+  void end_wait();
   void on_signal(int signal);
   void on_rank_end(int rank);
   void on_coordinator_end();
@@ -105,6 +107,12 @@ class Supervisor {
   JobEvents events_;
   EndPhases phases_;
   Interruptions interruptions_;
+  // What is done once a second look has shown what the job, which stands still, waits for.
+  struct AfterLook {
+    Deadline due;
+    int signal = 0;  // for the ranks; 0: the job ran too long, and the ranks are asked to end
+  };
+  std::optional<AfterLook> after_look_;
   EndPhases::Time started_{};
   JobOutcome outcome_;
   int late_interruption_ = 0;

@@ -291,6 +291,26 @@ TEST_F(DiagnosisTest, AJobThatStandsStillAndIsInterruptedIsExplained) {
   }
 }
 
+// Its main thread waits for another thread, which only two looks show to compute.
+TEST_F(DiagnosisTest, ARankWhoseOtherThreadComputesIsSlowAlsoWithoutStall) {
+  start({"-n", "2", FAULT_PROGRAM, "slow_thread", "1", "15", "60"});
+  wait_until_calls_wait("5");
+  const Result running = diagnose_job();
+  EXPECT_NE(running.out.find("rank 1 is the cause: slow"), std::string::npos) << running.out;
+  signal_launcher(SIGINT);
+  const Result result = finish();
+  EXPECT_EQ(result.exit_code, 128 + SIGINT);
+  EXPECT_NE(result.err.find("rank 1 is the cause: slow"), std::string::npos) << result.err;
+  // On a slow machine the ranks may not have begun, or not have stood still for long, after the first of these times.
+  Result late;
+  for (const char* const seconds : {"5", "15", "45"}) {
+    late = run({"-n", "2", "--timeout", seconds, FAULT_PROGRAM, "slow_thread", "1", "15", "60"});
+    EXPECT_EQ(late.exit_code, 124);
+    if (late.err.find("is the cause") != std::string::npos) break;
+  }
+  EXPECT_NE(late.err.find("rank 1 is the cause: slow"), std::string::npos) << late.err;
+}
+
 // Each rank waits in another group for the others.
 TEST_F(DiagnosisTest, RanksThatWaitForEachOtherInTwoGroupsAreADeadlock) {
   start({"-n", "2", "--stall", "1", FAULT_PROGRAM, "deadlock", "1", "15", "60"});

@@ -19,6 +19,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "gradwire/ddp/distributed_data_parallel.h"
@@ -59,6 +60,8 @@ void make_call(const Group& group, int call) {
   volatile double value = 1;
   while (true) value = value * 1.0000001;
 }
+
+void wait_for_a_thread_that_computes() { std::thread(compute_for_ever).join(); }
 
 void read_what_never_comes() {
   int ends[2];
@@ -106,6 +109,7 @@ const std::map<std::string, std::function<void(const Group&)>> kFaults = {
     {"failed", [](const Group&) { throw std::runtime_error("the file of samples is broken"); }},
     {"stopped", [](const Group&) { ::raise(SIGSTOP); }},
     {"slow", [](const Group&) { compute_for_ever(); }},
+    {"slow_thread", [](const Group&) { wait_for_a_thread_that_computes(); }},
     {"blocked", [](const Group&) { read_what_never_comes(); }},
     {"other_collective", gather_instead},
     {"other_shape", [](const Group& group) { reduce_gradients(group, 1000, at::kFloat); }},
