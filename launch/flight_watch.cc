@@ -238,11 +238,14 @@ std::optional<FlightRecords> FlightWatch::at_good_end(const JobOutcome& outcome,
   return found;
 }
 
-bool FlightWatch::was_told_of_another(int rank) const {
+JobOutcome::Calls FlightWatch::calls_of(int rank) const {
+  using Calls = JobOutcome::Calls;
   const std::vector<RankTable> all = tables();
-  if (static_cast<std::size_t>(rank) >= all.size()) return false;  // nothing is recorded
+  if (static_cast<std::size_t>(rank) >= all.size()) return Calls::unknown;
   const observe::CallRow* last = nullptr;
+  bool any = false;
   for (const observe::GroupTable& group : all[static_cast<std::size_t>(rank)].groups) {
+    any = any || !group.calls.empty();
     for (const observe::CallRow& call : group.calls) {
       using observe::Outcome;
       const bool failed = call.outcome != Outcome::none && call.outcome != Outcome::good &&
@@ -250,7 +253,8 @@ bool FlightWatch::was_told_of_another(int rank) const {
       if (failed && (last == nullptr || call.ended > last->ended)) last = &call;
     }
   }
-  return last != nullptr && last->outcome == observe::Outcome::peer;
+  if (last == nullptr) return any ? Calls::good : Calls::unknown;
+  return last->outcome == observe::Outcome::peer ? Calls::of_other_rank : Calls::failed;
 }
 
 FlightRecords FlightWatch::records_at_end(const JobOutcome& outcome, const std::vector<RunningRank>& ranks,

@@ -67,9 +67,8 @@ class FlightWatch {
   // gets the records.
   std::optional<FlightRecords> at_good_end(const JobOutcome& outcome, const std::vector<RunningRank>& ranks) const;
 
-  // Whether the last call of the rank that failed had failed because of another rank (a PeerError). `rank` counts from
-  // this host's first. False where nothing is recorded.
-  bool was_told_of_another(int rank) const;
+  // What the calls of a rank tell of its failure. `rank` counts from this host's first.
+  JobOutcome::Calls calls_of(int rank) const;
 
   // As flight_report.h, for this job: writes the records where --flight-dir asks for that, and returns what to tell.
   std::string tell(const FlightRecords& records) const;

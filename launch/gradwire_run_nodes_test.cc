@@ -344,8 +344,9 @@ TEST_F(NodesTest, HostsAreStartedThroughAShell) {
 
 TEST_F(NodesTest, SignalsReachTheRanksOfAllHosts) {
   start_script(two_hosts(),
-               "trap 'echo got-usr1' USR1; trap 'sleep 2; echo checkpoint; exit 7' INT; echo up; "
-               "while :; do sleep 0.05; done");
+               concat("trap 'echo got-usr1' USR1; trap 'sleep 1; echo checkpoint; touch ", scratch("saved"),
+                      "-$RANK; for r in 0 1; do while [ ! -e ", scratch("saved"),
+                      "-$r ]; do sleep 0.05; done; done; exit 7' INT; echo up; while :; do sleep 0.05; done"));
   wait_for_output("up", 2);
   signal_launcher(SIGUSR1);
   wait_for_output("got-usr1", 2);
@@ -362,8 +363,13 @@ TEST_F(NodesTest, ASecondInterruptKillsTheRanksOfAllHosts) {
   wait_for_output("up", 2);
   signal_launcher(SIGINT);
   wait_for_output("no", 2);
-  std::this_thread::sleep_for(std::chrono::milliseconds(400));  // a repeat right behind the first does not count
-  signal_launcher(SIGINT);
+  // A repeat right behind the first does not count, on each of the three launchers by its own clock.
+  const auto has_killed = [&] { return count_of(read_file(scratch("stderr")), ": killed by gradwire-run") == 2; };
+  const Deadline guard = Deadline::after(kGuard);
+  while (!has_killed() && !guard.expired()) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(400));
+    signal_launcher(SIGINT);
+  }
   const auto result = finish();
   EXPECT_EQ(result.exit_code, 128 + SIGINT) << result.err;
   EXPECT_EQ(count_of(result.err, ": killed by gradwire-run"), 2) << result.err;

@@ -29,10 +29,11 @@ NodeEnd end_of(const JobOutcome& outcome, const std::string& place) {
   // SIGKILL comes from outside, whatever the rank was told before.
   const bool was_sigkill = outcome.first_bad && outcome.ends[*outcome.first_bad]->by_signal &&
                            outcome.ends[*outcome.first_bad]->code == SIGKILL;
-  const bool followed = outcome.first_bad_followed && !was_sigkill;
-  // The rank whose failure the others noticed may come to its end after one of them.
+  const bool followed = outcome.first_bad_calls == JobOutcome::Calls::of_other_rank && !was_sigkill;
+  // The rank whose failure the others noticed may come to its end after one of them. A rank that has not recorded its
+  // calls, or whose calls have failed, may be one of the others.
   const bool failed_by_itself =
-      outcome.first_bad && !followed &&
+      outcome.first_bad && outcome.first_bad_calls == JobOutcome::Calls::good &&
       std::find(outcome.asked.begin(), outcome.asked.end(), *outcome.first_bad) == outcome.asked.end();
   if (outcome.stopped_first && !failed_by_itself) return {Kind::stopped, outcome.exit_code(), ""};
   if (outcome.first_bad) {

@@ -19,7 +19,13 @@ struct JobOutcome {
   std::optional<int> first_bad;                 // the first rank that failed, by its exit code or by a signal
   std::chrono::milliseconds first_bad_after{};  // from the start of the job
   std::chrono::system_clock::time_point first_bad_at{};
-  bool first_bad_followed = false;      // its last call that failed had failed because of another rank
+  // What its calls tell of the first rank that failed.
+  enum class Calls {
+    unknown,        // nothing is recorded
+    good,           // none had failed
+    failed,         // the last that failed had an error of the rank's own, or ran out of time
+    of_other_rank,  // the last that failed had failed because of another rank (a PeerError)
+  } first_bad_calls = Calls::unknown;
   std::vector<int> killed;              // ranks that still ran after the grace and got SIGKILL
   std::vector<int> asked;               // ranks that still ran when they were asked to end
   std::vector<int> late;                // ranks that still ran when --timeout passed

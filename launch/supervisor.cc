@@ -65,7 +65,7 @@ JobOutcome Supervisor::run(const std::vector<RankCommand>& ranks) {
   if (outcome_.first_bad) {
     outcome_.last_lines = output_.last_error_lines(*outcome_.first_bad);
     outcome_.error_file = output_.error_file(*outcome_.first_bad);
-    outcome_.first_bad_followed = view_.flight != nullptr && view_.flight->was_told_of_another(*outcome_.first_bad);
+    if (view_.flight != nullptr) outcome_.first_bad_calls = view_.flight->calls_of(*outcome_.first_bad);
   }
   stall_.diagnose_end(outcome_, [&](int rank) { return output_.last_error_lines(rank); });
   outcome_.diagnosis = finish_lookup();

@@ -36,8 +36,8 @@ struct Segment {
 using MemoryState = std::map<std::string, std::vector<float>>;
 inline constexpr std::string_view kLocalPrefix = "local/";
 
-// Threads: before(), after() and hold() for different parameters may run at the same time. The other methods that are
-// not const, and save(), may not run beside them.
+// Threads: before(), after(), hold() and reorder() for different parameters may run at the same time. The other methods
+// that are not const, and save(), may not run beside them.
 class Memory {
  public:
   virtual ~Memory() = default;

@@ -74,6 +74,7 @@ void Coordinator::publish() {
 }
 
 bool Coordinator::step(Milliseconds wait) {
+  has_full_journal_ = false;
   if (!unfinished_) {
     const std::optional<std::string> text = log_.read(journal_.last_event() + 1, wait);
     if (!text) {
@@ -81,7 +82,12 @@ bool Coordinator::step(Milliseconds wait) {
       return false;
     }
     Unfinished begun{known_event_of(*text), late_members(roster()).size(), roster().unreachable};
-    journal_.append(journal_.last_event() + 1, *text);
+    try {
+      journal_.append(journal_.last_event() + 1, *text);
+    } catch (const StoreError&) {
+      has_full_journal_ = journal_.is_full();
+      throw;
+    }
     unfinished_ = std::move(begun);
   }
   publish();

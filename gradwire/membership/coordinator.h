@@ -64,7 +64,7 @@ class Coordinator {
   // What the events that were handled so far add up to.
   const Roster& roster() const noexcept { return journal_.roster(); }
   // Whether the last step() failed because there is no room for the journal.
-  bool has_full_journal() const noexcept { return journal_.is_full(); }
+  bool has_full_journal() const noexcept { return has_full_journal_; }
 
  private:
   // An event that is in the journal, until the store has what follows from it.
@@ -90,6 +90,7 @@ class Coordinator {
   EventLog log_;
   Journal journal_;
   std::optional<Unfinished> unfinished_;
+  bool has_full_journal_ = false;
   HostBeats beats_;
   Deadline next_host_look_ = Deadline::after(Milliseconds(0));
   Deadline first_wait_ = Deadline::never();

@@ -157,7 +157,11 @@ class Search {
   // does not wait for it yet.
   std::optional<Diagnosis> one_elsewhere(const std::vector<Waiting>& waits) const {
     const auto is_known = [](const Waiting& wait) { return wait.rank->process.seen && !wait.rank->process.has_ended; };
-    const auto is_one = [](const Waiting& wait) { return is_elsewhere(*wait.rank); };
+    // Over a network a rank that waits for others sleeps in poll(), so such a call says nothing there.
+    const auto is_one = [](const Waiting& wait) {
+      const std::string& call = wait.rank->process.system_call;
+      return is_elsewhere(*wait.rank) && !(is_over_network(*wait.group) && (call == "poll" || call == "ppoll"));
+    };
     const bool is_only_one = std::all_of(waits.begin(), waits.end(), is_known) &&
                              std::count_if(waits.begin(), waits.end(), is_one) == 1 && waits.size() > 1;
     if (!is_only_one) return std::nullopt;

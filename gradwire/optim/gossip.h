@@ -66,7 +66,8 @@ class GossipAverager final : public ModelAverager {
 
   // Ends a step of training; exchanges with one other rank at each inner_steps-th step. `parameters` are the
   // constructor's; any other list throws InvalidArgument. Throws a MismatchError when the other rank is at another step
-  // (the ranks have loaded states of other steps), and the errors of ProcessGroup::send() and recv(), also
+  // (the ranks have loaded states of other steps; with more than two ranks such a rank may also find no partner, and
+  // waits for the group's timeout), and the errors of ProcessGroup::send() and recv(), also
   // UnsupportedError for a group without messages; the step is not counted then, and nothing has changed.
   void average_parameters(const std::vector<at::Tensor>& parameters) override;
   std::int64_t step() const override;

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <deque>
+#include <exception>
 #include <thread>
 #include <utility>
 
@@ -31,19 +32,28 @@ class Interruption {
   explicit Interruption(const Executor::Task& act) : act_(act), check_(act ? interrupt_check() : nullptr) {}
   // Whether there is one to look for.
   bool is_possible() const noexcept { return check_ != nullptr; }
-  // Acts when the thread was interrupted. The lock is open meanwhile.
+  // Acts when the thread was interrupted. The lock is open meanwhile. What the act throws is thrown by rethrow(): the
+  // wait goes on, because tasks of the queue refer to the stack of the caller.
   void look(MutexLock& lock) GRADWIRE_NO_THREAD_SAFETY_ANALYSIS {
     lock.unlock();
     if (check_()) {
       check_ = nullptr;
-      act_();
+      try {
+        act_();
+      } catch (...) {
+        problem_ = std::current_exception();
+      }
     }
     lock.lock();
+  }
+  void rethrow() const {
+    if (problem_) std::rethrow_exception(problem_);
   }
 
  private:
   const Executor::Task& act_;
   InterruptCheck check_;
+  std::exception_ptr problem_;
 };
 
 }  // namespace
@@ -218,6 +228,8 @@ bool Executor::run(const Task& task, const Task& on_interrupt) {
   Interruption interruption(on_interrupt);
   MutexLock lock(shared_->mutex);
   while (!done) shared_->wait_as_caller(lock, interruption);
+  lock.unlock();
+  interruption.rethrow();
   return true;
 }
 
@@ -228,16 +240,19 @@ void Executor::close() {
 }
 
 void Executor::finish(const Task& on_interrupt) {
+  Interruption interruption(on_interrupt);
   {
-    Interruption interruption(on_interrupt);
     MutexLock lock(shared_->mutex);
     shared_->closed = true;
     shared_->tell_worker();
     if (shared_->running_here()) return;
     while (!shared_->idle()) shared_->wait_as_caller(lock, interruption);
   }
-  MutexLock lock(worker_mutex_);
-  worker_.join();
+  {
+    MutexLock lock(worker_mutex_);
+    worker_.join();
+  }
+  interruption.rethrow();
 }
 
 }  // namespace gradwire::internal

@@ -40,9 +40,8 @@ struct FromC10dOptions {
 // (docs/backends.md): no same bits beyond the engine's, no detection of mismatched calls. In detail:
 //   - Tensors: each tensor of a list is one call of the engine. Tensors whose strides or dtype the engine does not know
 //     are copied, or moved as bytes. On Gloo, AVG, PREMUL_SUM and reductions of bool are made from other reductions.
-//   - Timeouts: timeout() is that of the engine, where its options tell one, else kDefaultTimeout. Timeouts of calls
-//   are
-//     passed on to the engine.
+//   - Timeouts: timeout() is that of the engine, where its options tell one, else kDefaultTimeout. The timeouts of
+//     calls are passed on to the engine.
 //   - Errors are gradwire's, with rank, group and operation:
 //     TimeoutError, PeerError, UnsupportedError, InvalidArgument. A PeerError names ranks that aborted, and ranks that
 //     died on the host of a rank that saw the death; other peers are not known. After the first TimeoutError or
