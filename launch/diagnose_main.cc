@@ -4,6 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdio>
+#include <map>
 #include <optional>
 #include <string>
 #include <thread>
@@ -33,24 +34,28 @@ struct Question {
 using observe::Occasion;
 using observe::RankTable;
 
-// A process whose end nobody has recorded may still run here: a program with GRADWIRE_FLIGHT_RECORDER and no launcher.
-// Two looks show which of them compute.
-void look_at_running(std::vector<RankTable>& tables) {
+// The records of the ranks of a running job, and their processes now. Two looks at a process show whether it computes;
+// the records are read after the first one, so that they are of this moment. A process whose end nobody has recorded
+// may still run here: a program with GRADWIRE_FLIGHT_RECORDER and no launcher.
+std::vector<RankTable> look_at_job(int job) {
   constexpr std::chrono::milliseconds kBetweenLooks{100};
-  std::vector<std::optional<ProcessLook>> before;
-  for (const RankTable& table : tables) before.push_back(look_at(table.pid));
-  std::this_thread::sleep_for(kBetweenLooks);
-  for (std::size_t rank = 0; rank < tables.size(); ++rank) {
-    RankTable& table = tables[rank];
-    if (table.process.has_ended || table.process.seen) continue;
-    if (const auto look = look_at(table.pid)) add_look(table.process, *look, before[rank]);
+  std::map<int, ProcessLook> before;  // by process
+  for (const RankTable& table : read_running_job(job)) {
+    if (const auto look = look_at(table.pid)) before.emplace(table.pid, *look);
   }
+  std::this_thread::sleep_for(kBetweenLooks);
+  std::vector<RankTable> tables = read_running_job(job);
+  for (RankTable& table : tables) {
+    if (table.process.has_ended || table.process.seen) continue;
+    const auto first = before.find(table.pid);
+    const auto look = look_at(table.pid);
+    if (look) add_look(table.process, *look, first == before.end() ? std::nullopt : std::optional(first->second));
+  }
+  return tables;
 }
 
 int answer(const Question& question) {
-  std::vector<RankTable> tables =
-      question.job != 0 ? read_running_job(question.job) : read_flight_folder(question.folder);
-  if (question.job != 0) look_at_running(tables);
+  std::vector<RankTable> tables = question.job != 0 ? look_at_job(question.job) : read_flight_folder(question.folder);
   Occasion occasion;
   occasion.is_over = question.job == 0;
   occasion.now = std::chrono::steady_clock::now().time_since_epoch().count();
