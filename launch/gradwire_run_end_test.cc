@@ -278,13 +278,6 @@ class ElasticHostEndTest : public LauncherEndTest {
     words.push_back(script);
     return words;
   }
-  void wait_for_error(const std::string& text) const {
-    const auto end = std::chrono::steady_clock::now() + kGuard;
-    while (read_file(scratch("stderr")).find(text) == std::string::npos) {
-      ASSERT_LT(std::chrono::steady_clock::now(), end) << "no '" << text << "' in " << read_file(scratch("stderr"));
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    }
-  }
 
   const std::string address_ = concat("127.0.0.1:", find_free_port(PortScope::loopback));
 };

@@ -227,6 +227,11 @@ void LauncherTest::wait_for_output(const std::string& text, int times) {
       << "no '" << text << "' in: " << read_file(scratch("stdout")) << read_file(scratch("stderr"));
 }
 
+void LauncherTest::wait_for_error(const std::string& text) const {
+  ASSERT_TRUE(eventually(kGuard, [&] { return count_of(read_file(scratch("stderr")), text) > 0; }))
+      << "no '" << text << "' in: " << read_file(scratch("stderr"));
+}
+
 void LauncherTest::wait_for_state(pid_t pid, char state) const {
   const auto reached = [&] {
     return read_file(concat("/proc/", pid, "/stat")).find(concat(") ", state, " ")) != std::string::npos;

@@ -76,6 +76,8 @@ class LauncherTest : public ::testing::Test {
 
   // Waits until the launcher's stdout holds `text` at least `times` times.
   void wait_for_output(const std::string& text, int times = 1);
+  // The same of the launcher's stderr, once.
+  void wait_for_error(const std::string& text) const;
   void signal_launcher(int signal) const;
   pid_t launcher() const { return pid_; }
 

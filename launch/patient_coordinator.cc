@@ -13,9 +13,6 @@ namespace gradwire::launch {
 namespace {
 
 constexpr Milliseconds kTryAgain{1000};
-// Between two looks for members that have died: short while the others wait for them.
-constexpr Milliseconds kLookSoon{5};
-constexpr Milliseconds kLook{100};
 
 }  // namespace
 
@@ -44,7 +41,7 @@ bool PatientCoordinator::step(Milliseconds wait) {
 }
 
 void PatientCoordinator::run() {
-  for (;;) step(awaited(roster()).empty() ? kLook : kLookSoon);
+  for (;;) step(coordinator_.next_wait());
 }
 
 void PatientCoordinator::tell(const std::string& sentence) const {

@@ -199,8 +199,10 @@ void Coordinator::look_for_silent_hosts() {
   }
 }
 
+Milliseconds Coordinator::next_wait() const { return awaited(roster()).empty() ? kLook : kLookSoon; }
+
 void Coordinator::run(const std::atomic<bool>& stop) {
-  while (!stop) step(awaited(roster()).empty() ? kLook : kLookSoon);
+  while (!stop) step(next_wait());
 }
 
 }  // namespace gradwire::membership

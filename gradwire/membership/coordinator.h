@@ -58,6 +58,8 @@ class Coordinator {
   // them as events. Returns whether there was an event. Throws what the journal and the store throw; a later call goes
   // on where that one failed.
   bool step(Milliseconds wait);
+  // How long step() may wait before the next look for members that have died: short while the others wait for them.
+  Milliseconds next_wait() const;
   // Handles events until `stop` is true. `stop` is looked at at least every 100 ms.
   void run(const std::atomic<bool>& stop);
 

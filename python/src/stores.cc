@@ -17,7 +17,6 @@
 #include "gradwire/base/deadline.h"
 #include "gradwire/base/environment.h"
 #include "gradwire/base/error.h"
-#include "gradwire/base/interrupt.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/store/file_store.h"
 #include "gradwire/store/hash_store.h"

@@ -68,14 +68,6 @@ class ElasticLaunchTest : public launch::LauncherTest {
     return -1;
   }
 
-  void wait_for_error(const std::string& text) const {
-    const auto guard = Clock::now() + kGuard;
-    while (launch::count_of(launch::read_file(scratch("stderr")), text) == 0) {
-      ASSERT_LT(Clock::now(), guard) << "no '" << text << "' in: " << launch::read_file(scratch("stderr"));
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    }
-  }
-
   void kill_at_random(int kills, unsigned seed);
   // Of a job over diloco_worker.cc. Returns the outer parameters at the end, of each member.
   std::vector<std::vector<at::Tensor>> kill_a_worker_each_round(int rounds);

@@ -108,15 +108,6 @@ class DiagnosisOfJobsTest : public LauncherTest, public testing::WithParamInterf
     std::filesystem::remove_all(scratch("flight"));
   }
 
-  void wait_for_error(const std::string& text) const {
-    const auto end = std::chrono::steady_clock::now() + kGuard;
-    while (std::chrono::steady_clock::now() < end) {
-      if (read_file(scratch("stderr")).find(text) != std::string::npos) return;
-      std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    }
-    ADD_FAILURE() << "the launcher does not say '" << text << "'";
-  }
-
   // gradwire-diagnose on the running job.
   Result diagnose_job(const std::string& bound = "0.1") const {
     BackgroundProgram program(scratch("diagnose"),
