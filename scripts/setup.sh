@@ -183,8 +183,20 @@ for group in "$@"; do
         *) die "no group '$group'; there are build, torch, lint, docs, package, clients and browser" ;;
     esac
 done
+# Where Python can make environments already, pip needs none of the packages, and both install at the same time.
+torch_job=
+if [[ "$torch" == yes ]] && ((${#packages[@]} > 0)) && ! venv_is_complete && usable_python >/dev/null; then
+    need_torch &
+    torch_job=$!
+    trap 'kill "$torch_job" 2>/dev/null || true' EXIT
+fi
 if ((${#packages[@]} > 0)); then need_packages "${packages[@]}"; fi
-if [[ "$torch" == yes ]]; then need_torch; fi
+if [[ -n "$torch_job" ]]; then
+    wait "$torch_job" || exit 1
+    trap - EXIT
+elif [[ "$torch" == yes ]]; then
+    need_torch
+fi
 for group in "${tools[@]}"; do
     if [[ "$group" == clients ]]; then need_clients; else need_tools "$group"; fi
 done
