@@ -7,7 +7,9 @@
 #include <gtest/gtest.h>
 
 #include <cstddef>
+#include <cstdlib>
 #include <cstring>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -36,6 +38,28 @@ inline std::string world_name(const ::testing::TestParamInfo<World>& info) { ret
   class NAME : public ::gradwire::testing::ConformanceTest {};                                         \
   INSTANTIATE_TEST_SUITE_P(All, NAME, ::testing::ValuesIn(::gradwire::testing::worlds({__VA_ARGS__})), \
                            ::gradwire::testing::world_name)
+
+// An environment variable that has another value while the object lives.
+class EnvironmentValue {
+ public:
+  EnvironmentValue(const char* name, const char* value) : name_(name) {
+    if (const char* const before = std::getenv(name)) before_ = before;
+    ::setenv(name, value, 1);
+  }
+  ~EnvironmentValue() {
+    if (before_) {
+      ::setenv(name_, before_->c_str(), 1);
+    } else {
+      ::unsetenv(name_);
+    }
+  }
+  EnvironmentValue(const EnvironmentValue&) = delete;
+  EnvironmentValue& operator=(const EnvironmentValue&) = delete;
+
+ private:
+  const char* name_;
+  std::optional<std::string> before_;
+};
 
 // The kinds of memory for the buffers of a call.
 enum class Placement {

@@ -56,9 +56,8 @@ TEST_P(PointToPoint, AllSendFirstAndReceiveAfterWhateverTheSize) { all_send_firs
 
 // Elsewhere large messages are read out of the sender's memory.
 TEST_P(PointToPoint, AllSendFirstWhereNobodyReadsAPeersMemory) {
-  ::setenv("GRADWIRE_READ_PEERS", "0", 1);
+  const EnvironmentValue never("GRADWIRE_READ_PEERS", "0");
   all_send_first(world());
-  ::unsetenv("GRADWIRE_READ_PEERS");
 }
 
 // The receive must not take what has become of a buffer that its owner has given up and let go.

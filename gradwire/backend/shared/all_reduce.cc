@@ -48,7 +48,7 @@ Range share_of(int rank, int size, std::size_t count, std::size_t element) noexc
 
 void all_reduce_eager(Call& call, std::byte* data, std::size_t count, DType dtype, ReduceOp op, bool is_staged) {
   Buffers& buffers = call.buffers();
-  if (call.any_in_place()) {
+  if (!call.all_staged()) {
     if (!is_staged) copy_bytes(buffers.input_area(call.rank()), data, count * size_of(dtype));
     call.meet();
   }
@@ -89,7 +89,7 @@ void all_reduce_staged(Call& call, std::byte* data, std::size_t count, DType dty
   const std::size_t element = size_of(dtype);
   const std::size_t per_window = buffers.window_bytes() / element;
   const auto ranks = static_cast<std::size_t>(call.size());
-  if (call.any_in_place()) {
+  if (!call.all_staged()) {
     if (!first_is_staged) stage_for_others(call, data, std::min(count, per_window), dtype);
     call.meet();
   }

@@ -13,6 +13,7 @@
 
 #include "gradwire/backend/backend.h"
 #include "gradwire/backend/shared/layout_internal.h"
+#include "gradwire/backend/shared/peer_memory_internal.h"
 #include "gradwire/backend/shared/rank_list_internal.h"
 #include "gradwire/backend/shared/world_internal.h"
 
@@ -31,16 +32,22 @@ struct Offer {
 class Buffers {
  public:
   // `region` has ChannelLayout(world.size()).stride bytes a rank. The world outlives the object.
-  Buffers(World& world, Region region);
+  // `peer_memory`, too.
+  Buffers(World& world, Region region, const PeerMemory& peer_memory);
 
   const Region& region() const noexcept { return region_; }
   RankSlot& slot(int rank) const noexcept { return *reinterpret_cast<RankSlot*>(region_.part(rank)); }
 
-  // Where a buffer of this rank lies for the others; segment 0 where they cannot read it.
+  // Where a buffer of this rank lies for the others: in a segment, or it is staged.
   Location locate(const void* data, std::size_t bytes);
-  // The same for all buffers of an offer: the first one's location, or segment 0 where they do not lie in one segment;
-  // an offer of nothing lies where `otherwise` does.
+  // The same for all buffers of an offer: the first one's location where they lie in one segment; an offer of nothing
+  // lies where `otherwise` does.
   Location locate(const Offer& offer, const void* otherwise, std::size_t bytes);
+  // A staged location, lent where that is quicker: the others read `data`, this rank's longest buffer, through the
+  // kernel.
+  Location lend(Location location, const void* data, std::size_t bytes) const noexcept;
+  // What this rank publishes of one part of an offer that lies at `location`.
+  std::uint64_t offset_of(const void* part, Location location) const noexcept;
   // What `peer` published as `offset`, in the segment that this rank's last located buffer lies in.
   std::byte* resolve(int peer, std::uint64_t offset) const noexcept;
   // Whether memory of this rank that the others reach may go away with the call: that of threads may, memory of
@@ -64,6 +71,7 @@ class Buffers {
  private:
   World& world_;
   const Region region_;
+  const PeerMemory& peer_memory_;
   const ChannelLayout layout_;
   std::uint64_t window_ = 0;  // windows staged so far, over all calls
   struct {

@@ -48,18 +48,23 @@ bool Call::all_in_place() const noexcept {
   return all;
 }
 
-bool Call::any_in_place() const noexcept {
-  bool any = false;
-  for (int peer = 0; peer < size(); ++peer) any = any || steps_.card(peer).location.segment != 0;
-  return any;
+bool Call::all_lent() const noexcept {
+  bool all = true;
+  for (int peer = 0; all && peer < size(); ++peer) all = steps_.card(peer).location.is_lent();
+  return all;
+}
+
+bool Call::all_staged() const noexcept {
+  bool all = true;
+  for (int peer = 0; all && peer < size(); ++peer) all = steps_.card(peer).location.is_staged();
+  return all;
 }
 
 void Call::publish_parts(const Offer& offer, Location location, std::span<const std::size_t> expected) {
   auto& entries = buffers_.slot(rank()).parts[(steps_.step() + 1) & 1];  // read after the step that comes next
   for (std::size_t i = 0; i < offer.parts.size(); ++i) {
     const ConstSlice& part = offer.parts[i];
-    const std::uint64_t offset = location.segment == 0 ? 0 : buffers_.locate(part.data, part.count).offset;
-    entries[i] = {offset, part.count, expected.empty() ? 0 : expected[i]};
+    entries[i] = {buffers_.offset_of(part.data, location), part.count, expected.empty() ? 0 : expected[i]};
   }
 }
 
@@ -92,6 +97,13 @@ void Call::throw_deaths(const std::vector<int>& dead) const {
   for (const int peer : dead) names.push_back(concat("rank ", peer, " (", world_.describe_peer(peer), ")"));
   const char* const when = dead.size() == 1 ? " died before it did its part" : " died before the call ended";
   throw peer_error(concat(name(), ": ", join(names, " and "), when), dead);
+}
+
+void Call::throw_unread(int peer) const {
+  if (const std::vector<int> dead = dead_ranks(); !dead.empty()) throw_deaths(dead);
+  if (steps_.state_of(peer) == RankState::failed) throw_failure_of(peer, steps_.report_of(peer), name());
+  throw Error(concat(name(), ": the kernel did not let this rank read memory of rank ", peer, " (",
+                     world_.describe_peer(peer), "), though it did at first; GRADWIRE_READ_PEERS=0 does without"));
 }
 
 void Call::throw_end(const StepEnd& end) const {

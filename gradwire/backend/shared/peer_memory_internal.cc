@@ -33,7 +33,9 @@ PeerMemory::PeerMemory(const World& world, std::byte* marks, std::size_t stride)
       marks_(marks),
       stride_(stride),
       value_(random_value()),
-      access_(static_cast<std::size_t>(world.size()), value_ == nullptr ? Access::refused : Access::unknown) {
+      access_(static_cast<std::size_t>(world.size())) {
+  const Access access = value_ == nullptr ? Access::refused : Access::unknown;
+  for (std::atomic<Access>& peer : access_) peer.store(access, std::memory_order_relaxed);
   if (value_ == nullptr) return;
   MemoryMark& own = mark(world.rank());
   own.address.store(address_of(value_.get()), std::memory_order_relaxed);
@@ -49,12 +51,27 @@ std::uint64_t PeerMemory::lend(std::span<const std::byte> memory) const noexcept
 }
 
 bool PeerMemory::read(int peer, std::uint64_t from, std::span<std::byte> to) noexcept {
-  Access& access = access_[static_cast<std::size_t>(peer)];
-  if (access == Access::unknown) access = is_marked(peer) ? Access::granted : Access::refused;
-  bool whole = access == Access::granted;
+  bool whole = may_read(peer);
   for (std::size_t begin = 0; whole && begin < to.size(); begin += kMostRead)
     whole = copy(peer, from + begin, to.data() + begin, std::min(kMostRead, to.size() - begin));
   return whole;
+}
+
+bool PeerMemory::can_read_all() noexcept {
+  for (int peer = 0; peer < world_.size(); ++peer) {
+    if (!may_read(peer)) return false;
+  }
+  return true;
+}
+
+bool PeerMemory::may_read(int peer) noexcept {
+  std::atomic<Access>& known = access_[static_cast<std::size_t>(peer)];
+  Access access = known.load(std::memory_order_relaxed);
+  if (access == Access::unknown) {
+    access = is_marked(peer) ? Access::granted : Access::refused;
+    known.store(access, std::memory_order_relaxed);
+  }
+  return access == Access::granted;
 }
 
 bool PeerMemory::is_marked(int peer) const noexcept {

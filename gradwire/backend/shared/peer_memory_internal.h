@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Large messages in one copy: a rank reads its peer's memory through the kernel (process_vm_readv, Linux 3.2).
+// One copy of private memory: a rank reads its peer's memory through the kernel (process_vm_readv, Linux 3.2).
 //
 // Where the kernel refuses that (seccomp, Yama, ranks of different users), or the environment says
-// GRADWIRE_READ_PEERS=0, messages go through the rings.
+// GRADWIRE_READ_PEERS=0, messages go through the rings, and collectives through the staging areas.
 #pragma once
 
 #include <atomic>
@@ -24,7 +24,7 @@ struct MemoryMark {
   std::atomic<std::uint64_t> value;  // 0: nobody is to read this rank
 };
 
-// One rank's view of its peers' memory. Used by one thread at a time.
+// One rank's view of its peers' memory. Thread-safe.
 class PeerMemory {
  public:
   // `marks` lie `stride` bytes apart, zeroed, and outlive the object. `world` does, too.
@@ -34,11 +34,19 @@ class PeerMemory {
   std::uint64_t lend(std::span<const std::byte> memory) const noexcept;
   // Reads memory of a peer. False when the kernel refuses that, or not all of it is there.
   bool read(int peer, std::uint64_t from, std::span<std::byte> to) noexcept;
+  // Whether the kernel lets this rank read all the others. After all have constructed their PeerMemory.
+  bool can_read_all() noexcept;
+
+  // Whether collectives read private memory through the kernel (choose_reading_internal.h). All ranks decide alike,
+  // between two collectives.
+  void set_serves_collectives(bool value) noexcept { serves_collectives_ = value; }
+  bool serves_collectives() const noexcept { return serves_collectives_; }
 
  private:
   enum class Access : std::uint8_t { unknown, granted, refused };
 
   MemoryMark& mark(int rank) const noexcept;
+  bool may_read(int peer) noexcept;
   bool is_marked(int peer) const noexcept;
   bool copy(int peer, std::uint64_t from, void* to, std::size_t bytes) const noexcept;
 
@@ -46,7 +54,8 @@ class PeerMemory {
   std::byte* const marks_;
   const std::size_t stride_;
   std::unique_ptr<const std::uint64_t> value_;  // null: nobody reads anybody
-  std::vector<Access> access_;                  // by peer
+  std::vector<std::atomic<Access>> access_;     // by peer
+  bool serves_collectives_ = false;
 };
 
 }  // namespace gradwire::shared
