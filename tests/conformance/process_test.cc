@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
@@ -17,6 +18,7 @@
 #include <iostream>
 #include <set>
 #include <thread>
+#include <vector>
 
 #include "gradwire/base/deadline.h"
 #include "gradwire/base/error.h"
@@ -141,6 +143,34 @@ TEST_P(ForkedChildren, AForkedChildThatExitsDisturbsNobody) {
       use(context.channel());
       context.channel().all_reduce(allocation.data.get(), 10'000, DType::f32, ReduceOp::sum(), guarded());
     }
+  });
+}
+
+TEST_P(ForkedChildren, AChildThatDropsMemoryDoesNotWaitForAThreadOfItsParent) {
+  run([](RankContext& context) {
+    // With many segments, a thread that searches them holds their lock nearly always: at most forks, too.
+    std::vector<Allocation> memory;
+    for (int i = 0; i < 100; ++i) memory.push_back(context.channel().allocate(1, guarded()));
+    std::atomic<bool> done = false;
+    std::thread reader([&] {
+      const std::byte elsewhere{};
+      while (!done) EXPECT_TRUE(context.channel().symmetric_memory(&elsewhere, 1).empty());
+    });
+    for (int round = 0; round < 20; ++round) {
+      const pid_t child = ::fork();
+      if (child == 0) {
+        ::alarm(30);  // ends a child that hangs
+        memory.clear();
+        ::_exit(0);
+      }
+      int status = 0;
+      EXPECT_EQ(::waitpid(child, &status, 0), child);
+      EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "the child hung, or crashed";
+      if (status != 0) break;
+    }
+    done = true;
+    reader.join();
+    use(context.channel());
   });
 }
 

@@ -149,7 +149,8 @@ Allocation SharedChannel::allocate(std::size_t bytes, const CallOptions& options
     std::byte* data = region.part(rank());
     made.data = std::shared_ptr<std::byte>(
         data, [hold = region.base, world = std::weak_ptr<World>(world_), segment](std::byte*) {
-          if (const auto alive = world.lock()) alive->segments().remove(segment);
+          // In a forked child a thread that is not there may hold the table's lock for ever.
+          if (const auto alive = world.lock(); alive && alive->owner().is_current()) alive->segments().remove(segment);
         });
     made.bytes = bytes;
     made.in_place = true;
