@@ -5,6 +5,7 @@
 #include <functional>
 #include <latch>
 #include <set>
+#include <string_view>
 #include <thread>
 
 #include "gradwire/base/error.h"
@@ -23,6 +24,10 @@ class LateFailure : public ConformanceTest {};
 INSTANTIATE_TEST_SUITE_P(All, LateFailure,
                          ::testing::Values(World{Kind::threads, 3}, World{Kind::shm, 3}, World{Kind::ucx, 3},
                                            World{Kind::ucx, kWideWorld}, World{Kind::mpi, 3}, World{Kind::mpi, 5}),
+                         world_name);
+
+class SharedRendezvous : public ConformanceTest {};
+INSTANTIATE_TEST_SUITE_P(All, SharedRendezvous, ::testing::Values(World{Kind::threads, 2}, World{Kind::shm, 2}),
                          world_name);
 
 using Clock = std::chrono::steady_clock;
@@ -446,6 +451,31 @@ TEST_P(Failure, AWorldMayBeMadeAgainAfterAFailure) {
       EXPECT_THROW(context.channel().barrier(guarded()), Error);
       context.meet(concat("generation ", generation));
     }
+  });
+}
+
+// Rank 1 comes late, and stands still once it is known to have come. `context` is its RankContext.
+constexpr Milliseconds kRendezvousLimit{4000};
+void come_late_and_stand_still(void* context, const trace::Event& event) noexcept {
+  if (event.rank != 1) return;
+  const std::string_view point(event.name);
+  if (point == "rendezvous.begin") std::this_thread::sleep_for(kRendezvousLimit * 3 / 4);
+  if (point == "rendezvous.connected") static_cast<RankContext*>(context)->meet("rank 0 has given up");
+}
+
+TEST_P(SharedRendezvous, AllItsPhasesTogetherTakeItsLimitAtMost) {
+  run_world_unjoined(world(), [](RankContext& context) {
+    if (context.rank() == 1) trace::set_sink(&come_late_and_stand_still, &context);
+    context.meet("begin");
+    if (context.rank() == 1) {
+      expect_throw<Error>([&] { context.join(); });
+      trace::set_sink(nullptr, nullptr);
+      return;
+    }
+    const auto began = Clock::now();
+    expect_contains(expect_throw<TimeoutError>([&] { context.join(0, kRendezvousLimit); }), "rank 1");
+    EXPECT_LT(Clock::now() - began, kRendezvousLimit * 3 / 2);
+    context.meet("rank 0 has given up");
   });
 }
 

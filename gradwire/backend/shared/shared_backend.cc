@@ -18,14 +18,14 @@ Region inner(const Region& region, std::size_t begin) {
 std::size_t rendezvous_stride(int size) noexcept { return ChannelLayout(size).stride + point_to_point_stride(size); }
 
 SharedBackend::SharedBackend(std::string_view name, std::shared_ptr<World> world, const Region& region,
-                             Milliseconds timeout)
+                             Deadline deadline)
     : name_(name),
       world_(std::move(world)),
       point_to_point_(std::make_shared<PointToPoint>(world_, inner(region, ChannelLayout(world_->size()).stride))),
       channel_(std::make_unique<SharedChannel>(
           world_, point_to_point_, region, kFirstChannel,
           world_->may_spin() ? HostMachine::Waiting::spins : HostMachine::Waiting::yields)) {
-  channel_->open({Deadline::after(timeout), {}});
+  channel_->open({deadline, {}});
 }
 
 Capabilities SharedBackend::capabilities() const noexcept {

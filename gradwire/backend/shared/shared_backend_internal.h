@@ -18,9 +18,9 @@ std::size_t rendezvous_stride(int size) noexcept;
 
 class SharedBackend final : public Backend {
  public:
-  // `region` has rendezvous_stride() bytes a rank, zeroed. Meets the others before it returns; throws what a barrier
-  // throws.
-  SharedBackend(std::string_view name, std::shared_ptr<World> world, const Region& region, Milliseconds timeout);
+  // `region` has rendezvous_stride() bytes a rank, zeroed. Meets the others before it returns, by `deadline`; throws
+  // what a barrier throws.
+  SharedBackend(std::string_view name, std::shared_ptr<World> world, const Region& region, Deadline deadline);
 
   std::string_view name() const noexcept override { return name_; }
   int rank() const noexcept override { return world_->rank(); }

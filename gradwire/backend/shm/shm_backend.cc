@@ -17,7 +17,7 @@ std::unique_ptr<Backend> make_shm_backend(const BackendOptions& options) {
   trace::point("rendezvous.connected", options.rank);
   auto world = std::make_shared<shm::ShmWorld>(options.rank, options.size, std::move(members.sockets),
                                                std::move(members.peers), members.may_spin);
-  return std::make_unique<shared::SharedBackend>("shm", std::move(world), members.region, options.timeout);
+  return std::make_unique<shared::SharedBackend>("shm", std::move(world), members.region, deadline);
 }
 
 }  // namespace gradwire

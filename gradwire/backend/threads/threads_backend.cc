@@ -176,7 +176,7 @@ std::unique_ptr<Backend> make_threads_backend(const BackendOptions& options) {
   auto world = std::make_shared<ThreadsWorld>(options.rank, options.size, std::move(meeting));
   const Region region = world->share_region(kFirstRegion, shared::rendezvous_stride(options.size), deadline, [] {});
   trace::point("rendezvous.connected", options.rank);
-  return std::make_unique<shared::SharedBackend>("threads", std::move(world), region, options.timeout);
+  return std::make_unique<shared::SharedBackend>("threads", std::move(world), region, deadline);
 }
 
 }  // namespace gradwire
