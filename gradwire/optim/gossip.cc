@@ -57,6 +57,12 @@ std::size_t draw(std::uint64_t seed, std::uint64_t round, std::size_t place, std
   return static_cast<std::size_t>((bits >> 32) % bound);
 }
 
+void require_equal_steps(int rank, std::int64_t step, int other, std::int64_t other_step) {
+  if (step == other_step) return;
+  throw MismatchError(concat(kGossip, ": rank ", rank, " exchanges at step ", step, " and rank ", other, " at step ",
+                             other_step, "; load states of the same step on all ranks."));
+}
+
 }  // namespace
 
 std::vector<int> gossip_pairs(int size, std::uint64_t seed, std::uint64_t round) {
@@ -78,8 +84,9 @@ std::vector<int> gossip_pairs(int size, std::uint64_t seed, std::uint64_t round)
 struct GossipAverager::Parts {
   Parts(std::vector<at::Tensor> all, GossipOptions chosen);
   std::string identity() const;
-  // Throws a MismatchError when the partner is at another step: the ranks have loaded states of other steps, and draw
-  // other pairs.
+  // Throw a MismatchError when a rank, or the partner, is at another step: the ranks have loaded states of other steps,
+  // and draw other pairs. The first is collective.
+  void require_same_steps() const;
   void require_same_step(int partner) const;
   void exchange();
 
@@ -101,6 +108,7 @@ struct GossipAverager::Parts {
   std::shared_ptr<ProcessGroup> channel;  // a duplicate of the group, or the group itself
   std::vector<List> lists;
   std::int64_t steps = 0;
+  bool has_exchanged = false;
 };
 
 GossipAverager::Parts::Parts(std::vector<at::Tensor> all, GossipOptions chosen)
@@ -153,6 +161,12 @@ GossipAverager::Parts::Next GossipAverager::Parts::next_of(const List& list, int
   return {list.slow + momentum, momentum};
 }
 
+void GossipAverager::Parts::require_same_steps() const {
+  const auto all = internal::gather_integers(*channel, {steps});
+  for (std::size_t rank = 1; rank < all.size(); ++rank)
+    require_equal_steps(0, all[0][0], static_cast<int>(rank), all[rank][0]);
+}
+
 void GossipAverager::Parts::require_same_step(int partner) const {
   if (partner == channel->rank()) return;
   const at::Tensor mine = at::full({1}, steps, at::kLong);
@@ -160,16 +174,15 @@ void GossipAverager::Parts::require_same_step(int partner) const {
   const auto sending = channel->send({mine}, partner);
   channel->recv({other}, partner)->wait();
   sending->wait();
-  const auto step = other.item<std::int64_t>();
-  if (step == steps) return;
-  throw MismatchError(concat(kGossip, ": rank ", channel->rank(), " exchanges at step ", steps, " and rank ", partner,
-                             " at step ", step, "; load states of the same step on all ranks."));
+  require_equal_steps(channel->rank(), steps, partner, other.item<std::int64_t>());
 }
 
 void GossipAverager::Parts::exchange() {
   const c10::NoGradGuard no_grad;
   const auto round = static_cast<std::uint64_t>(steps / options.inner_steps);
   const int partner = gossip_pairs(channel->size(), options.seed, round)[static_cast<std::size_t>(channel->rank())];
+  // Before the first exchange by all: a rank at another step may have no partner that waits for it.
+  if (!has_exchanged) require_same_steps();
   require_same_step(partner);
   // Everything is received before anything changes.
   std::vector<Next> all;
@@ -179,6 +192,7 @@ void GossipAverager::Parts::exchange() {
     lists[i].momentum.copy_(all[i].momentum);
     internal::unflatten(lists[i].slow, lists[i].parameters);
   }
+  has_exchanged = true;
 }
 
 GossipAverager::GossipAverager(std::vector<at::Tensor> parameters, GossipOptions options)

@@ -7,8 +7,8 @@
 //   gradwire::PostLocalSGDOptimizer optimizer(
 //       std::make_unique<torch::optim::AdamW>(net->parameters(), torch::optim::AdamWOptions(4e-4)), gossip);
 //
-// For links that are not one switch: no exchange waits for more than two workers, and a worker sends as many bytes
-// whatever their number. The workers' parameters stay near each other, but are never equal.
+// For links that are not one switch: no exchange but the first waits for more than two workers, and a worker sends as
+// many bytes whatever their number. The workers' parameters stay near each other, but are never equal.
 //
 // Kolehmainen, Blagoev, Donaghy, Ersoy, Nies: NoLoCo: No-all-reduce Low Communication Training Method for Large Models
 // (2025).
@@ -65,10 +65,11 @@ class GossipAverager final : public ModelAverager {
   GossipAverager& operator=(GossipAverager&&) = delete;
 
   // Ends a step of training; exchanges with one other rank at each inner_steps-th step. `parameters` are the
-  // constructor's; any other list throws InvalidArgument. Throws a MismatchError when the other rank is at another step
-  // (the ranks have loaded states of other steps; with more than two ranks such a rank may also find no partner, and
-  // waits for the group's timeout), and the errors of ProcessGroup::send() and recv(), also
-  // UnsupportedError for a group without messages; the step is not counted then, and nothing has changed.
+  // constructor's; any other list throws InvalidArgument. Throws a MismatchError when ranks are at other steps, as when
+  // they have loaded states of other steps: the first exchange of this object waits for all ranks and compares the steps
+  // of all, a later one those of its pair. (So ranks that load after the first exchange, states of other steps, may also
+  // find no partner: a TimeoutError after the group's timeout.) Throws the errors of ProcessGroup::send() and recv(),
+  // also UnsupportedError for a group without messages. The step is not counted then, and nothing has changed.
   void average_parameters(const std::vector<at::Tensor>& parameters) override;
   std::int64_t step() const override;
   void set_step(std::int64_t step) override;

@@ -271,6 +271,31 @@ TEST(GossipErrors, RanksAtDifferentStepsAreFound) {
   });
 }
 
+// Also those that draw other pairs, of which most have a partner at their own step, and one has none. The group's
+// timeout is far longer than the test may take.
+TEST(GossipErrors, ARankAtAnotherStepIsFoundByAllAtTheFirstExchange) {
+  run_ranks({"threads"}, 4, [](int rank, const std::shared_ptr<ProcessGroup>& group) {
+    const auto parameters = weights();
+    GossipAverager gossip(parameters, {.process_group = group, .inner_steps = 1});
+    if (rank == 2) gossip.set_step(5);
+    const std::string error = error_of([&] { gossip.average_parameters(parameters); });
+    EXPECT_NE(error.find("rank 0 exchanges at step 0 and rank 2 at step 5"), std::string::npos) << error;
+    error_of([&] { group->barrier()->wait(); });  // kept until all ranks have failed
+  });
+}
+
+TEST(GossipErrors, ARankThatGoesToAnotherStepLaterIsFoundByItsPartner) {
+  run_ranks({"threads"}, 2, [](int rank, const std::shared_ptr<ProcessGroup>& group) {
+    const auto parameters = weights();
+    GossipAverager gossip(parameters, {.process_group = group, .inner_steps = 1});
+    gossip.average_parameters(parameters);
+    if (rank == 1) gossip.set_step(5);
+    const std::string error = error_of([&] { gossip.average_parameters(parameters); });
+    EXPECT_NE(error.find("at step 5"), std::string::npos) << error;
+    error_of([&] { group->barrier()->wait(); });  // kept until both ranks have failed
+  });
+}
+
 // Nor does a rank that fails in the midst of an exchange.
 TEST(GossipErrors, AFailureInAnExchangeIsQuotedOnTheOtherRank) {
   run_ranks({"threads"}, 2, [](int rank, const std::shared_ptr<ProcessGroup>& group) {

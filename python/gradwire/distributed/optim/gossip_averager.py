@@ -22,7 +22,7 @@ class GossipAverager(NativeAverager):
         gossip = GossipAverager(model.parameters(), inner_steps=100)
         optimizer = PostLocalSGDOptimizer(torch.optim.AdamW(model.parameters(), 4e-4), gossip)
 
-    At the end of every inner_steps-th step the ranks are divided into pairs at random. No exchange waits for more than two ranks.
+    At the end of every inner_steps-th step the ranks are divided into pairs at random. No exchange but the first waits for more than two ranks.
     Each rank keeps slow parameters and a momentum of its own; the ranks stay near each other, and are never equal.
 
     Collective: compares parameters and options, and gives all ranks the parameters of rank 0. All arguments are the same on all
