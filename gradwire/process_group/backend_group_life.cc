@@ -13,7 +13,6 @@
 #include "gradwire/base/strings.h"
 #include "gradwire/process_group/backend_group_internal.h"
 #include "gradwire/process_group/init.h"
-#include "gradwire/process_group/live_groups_internal.h"
 #include "gradwire/process_group/outer_ranks_internal.h"
 #include "gradwire/process_group/validate_internal.h"
 #include "gradwire/store/prefix_store.h"
@@ -157,8 +156,7 @@ void BackendGroup::shutdown() {
   store.swap(store_);
   lock.unlock();  // what goes here may take its time
   staging_.release();
-  duplicates_.clear();
-  keep_for_layers(*this, nullptr);
+  duplicates_.release(*this);
   if (interrupted) throw_interrupted_shutdown(*this);
 }
 

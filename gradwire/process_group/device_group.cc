@@ -5,7 +5,6 @@
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/process_group/device_group_internal.h"
-#include "gradwire/process_group/live_groups_internal.h"
 #include "gradwire/process_group/validate_internal.h"
 #include "gradwire/store/prefix_store.h"
 
@@ -119,8 +118,7 @@ void DeviceGroup::require_well() { internal::require_well(*on_device_); }
 void DeviceGroup::shutdown() {
   if (!is_duplicate_) on_device_->shutdown();
   cpu_->shutdown();
-  duplicates_.clear();
-  keep_for_layers(*this, nullptr);
+  duplicates_.release(*this);
 }
 
 bool DeviceGroup::is_open() const { return gradwire::is_open(*cpu_); }

@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gradwire/process_group/duplicate_list_internal.h"
 
+#include "gradwire/process_group/live_groups_internal.h"
+
 namespace gradwire::internal {
 
 void DuplicateList::add(const std::shared_ptr<ProcessGroup>& duplicate) {
@@ -26,9 +28,11 @@ void DuplicateList::abort_all(const std::string& reason) {
   }
 }
 
-void DuplicateList::clear() {
-  const MutexLock lock(mutex_);
+void DuplicateList::release(const ProcessGroup& group) {
+  MutexLock lock(mutex_);
   duplicates_.clear();
+  lock.unlock();
+  keep_for_layers(group, nullptr);
 }
 
 }  // namespace gradwire::internal

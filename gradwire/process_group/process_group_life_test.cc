@@ -678,7 +678,7 @@ TEST(DuplicateList, AbortsThoseThatLiveAndThoseThatComeLater) {
   const auto released = group();
   internal::DuplicateList duplicates;
   duplicates.add(released);
-  duplicates.clear();
+  duplicates.release(*released);
   duplicates.add(early);
   duplicates.add(group());  // gone already
   duplicates.abort_all("the end");

@@ -15,7 +15,6 @@
 #include "gradwire/process_group/c10d/c10d_error_internal.h"
 #include "gradwire/process_group/c10d/c10d_store.h"
 #include "gradwire/process_group/c10d/group_over_c10d_internal.h"
-#include "gradwire/process_group/live_groups_internal.h"
 #include "gradwire/process_group/outer_ranks_internal.h"
 #include "gradwire/process_group/parked_threads_internal.h"
 #include "gradwire/process_group/validate_internal.h"
@@ -192,8 +191,7 @@ void GroupOverC10d::shutdown() {
   std::swap(engine, backend_);
   store.swap(store_);
   lock.unlock();  // what goes here may take its time
-  duplicates_.clear();
-  keep_for_layers(*this, nullptr);
+  duplicates_.release(*this);
   let_go(std::move(engine));
 }
 

@@ -21,7 +21,6 @@
 #include "gradwire/process_group/c10d/engine_traits_internal.h"
 #include "gradwire/process_group/duplicate_list_internal.h"
 #include "gradwire/process_group/hybrid/hybrid_call_internal.h"
-#include "gradwire/process_group/live_groups_internal.h"
 #include "gradwire/process_group/ordered_calls_internal.h"
 #include "gradwire/process_group/outer_ranks_internal.h"
 #include "gradwire/process_group/translated_work_internal.h"
@@ -346,8 +345,7 @@ void HybridGroup::shutdown() {
   if (groups_.cross != nullptr) groups_.cross->shutdown();
   groups_.everyone->shutdown();
   groups_.local->shutdown();
-  state_->duplicates.clear();
-  internal::keep_for_layers(*this, nullptr);
+  state_->duplicates.release(*this);
   if (interrupted) internal::throw_interrupted_shutdown(*this);
 }
 
