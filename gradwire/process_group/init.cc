@@ -249,6 +249,7 @@ std::shared_ptr<ProcessGroup> make_process_group(const std::string& backend, std
   if (store == nullptr) throw InvalidArgument("make_process_group: the store is null");
   if (timeout.count() <= 0)
     throw InvalidArgument(concat("make_process_group: a timeout of ", timeout.count(), " ms; give a positive one"));
+  const Deadline deadline = Deadline::after(timeout);
   const std::string asked = resolve_backend(backend);
   const bool on_cuda = device_id && device_id->is_cuda();
   std::vector<std::string> hosts;
@@ -269,7 +270,7 @@ std::shared_ptr<ProcessGroup> make_process_group(const std::string& backend, std
   options.store = std::make_shared<PrefixStore>("backend", store);
   options.rank = rank;
   options.size = size;
-  options.timeout = timeout;
+  options.timeout = deadline.remaining();
   std::shared_ptr<Backend> made = make_backend(name, options);
   auto group = internal::make_backend_group(std::move(made), std::make_shared<PrefixStore>("group", std::move(store)));
   group->set_timeout(timeout);
