@@ -306,3 +306,20 @@ TEST_P(NetworkFailure, AReductionThatTheEngineLacksIsRefusedToAllAndEndsNothing)
 
 }  // namespace
 }  // namespace gradwire::network_failure_test
+TEST_P(NetworkFailure, APartThatOneHostHasNoMemoryForIsRefusedToAllAndEndsNothing) {
+  run_ranks("processes", 4, [](int rank, const std::shared_ptr<Store>& store) {
+    const auto group = make(store, rank, 4);
+    if (group->name() != "hybrid") return;
+    // Two new groups: of the hosts' second ranks, and of their first ranks, of which one is refused its memory.
+    if (rank == 2) ::setenv("GRADWIRE_SHM_FOLDER", "/nowhere/at/all", 1);
+    EXPECT_THROW(group->split(rank % 2), ResourceError);
+    if (rank == 2) ::unsetenv("GRADWIRE_SHM_FOLDER");
+    const auto part = group->split(rank % 2);
+    for (const auto& each : {group, part}) {
+      const at::Tensor tensor = at::ones({10});
+      each->all_reduce({tensor})->wait();
+      EXPECT_TRUE(at::equal(tensor, at::full({10}, static_cast<float>(each->size()))));
+    }
+  });
+}
+

@@ -4,8 +4,10 @@
 #pragma once
 
 #include <algorithm>
+#include <exception>
 #include <vector>
 
+#include "gradwire/base/error.h"
 #include "gradwire/process_group/hybrid/hybrid_group.h"
 
 namespace gradwire {
@@ -17,15 +19,18 @@ class HybridGroup::Call {
   // The groups below. The body asks for a group just before it calls the group or waits for the group's Work, so that
   // an error is known to concern that group's ranks.
   ProcessGroup& everyone() {
+    ++steps_;
     members_ = nullptr;
     return *whole_.groups_.everyone;
   }
   ProcessGroup& local() {
+    ++steps_;
     members_ = &whole_.ranks_of(whole_.host());
     return *whole_.groups_.local;
   }
   // Only where has_cross() is true.
   ProcessGroup& cross() {
+    ++steps_;
     members_ = &whole_.cross_ranks_;
     return *whole_.groups_.cross;
   }
@@ -33,6 +38,11 @@ class HybridGroup::Call {
 
   // The ranks of the group that was asked for last, in the numbers of the whole; null where they are the same.
   const std::vector<int>* members() const noexcept { return members_; }
+
+  // Whether all ranks throw a ResourceError that comes now, and none of them has changed anything: they have agreed, or
+  // their first step, which is the same for all, was refused.
+  bool is_refused_to_all() const noexcept { return refused_to_all_ || (steps_ == 1 && members_ == nullptr); }
+  void refuse_to_all() noexcept { refused_to_all_ = true; }
 
   // Options for the next step, which runs at once on this thread, within the time that is left of the call's deadline.
   template <class Options>
@@ -59,8 +69,27 @@ class HybridGroup::Call {
  private:
   const HybridGroup& whole_;
   const std::vector<int>* members_ = nullptr;
+  int steps_ = 0;  // how often the body asked for a group
+  bool refused_to_all_ = false;
   const Deadline deadline_;
   const CallTag tag_;
+};
+
+// The ranks take all steps of such a call, also after one that was refused: the ranks of the other groups may not know
+// of that.
+struct HybridGroup::Refusal {
+  std::exception_ptr error;
+
+  // Returns what `step` does, or null where the machine refuses what the step needs.
+  template <class Step>
+  auto unless_refused(const Step& step) -> decltype(step()) {
+    try {
+      return step();
+    } catch (const ResourceError&) {
+      error = std::current_exception();
+      return {};
+    }
+  }
 };
 
 }  // namespace gradwire

@@ -316,6 +316,7 @@ std::shared_ptr<Work> HybridGroup::ordered(const char* operation, const Collecti
     } catch (const InvalidArgument&) {
       throw;  // refused before anything was sent
     } catch (const std::exception& problem) {
+      if (dynamic_cast<const ResourceError*>(&problem) != nullptr && call.is_refused_to_all()) throw;
       const std::exception_ptr error = in_own_ranks(std::current_exception(), call);
       fail(error, concat(describe(operation), ": ", readable(problem.what())));
       std::rethrow_exception(error);
@@ -352,33 +353,24 @@ void HybridGroup::shutdown() {
 bool HybridGroup::is_open() const { return gradwire::is_open(*groups_.everyone); }
 
 // One outcome for all: what one host has and another has not would leave ranks with different errors.
-bool HybridGroup::all_agree(Call& call, bool mine) {
-  const at::Tensor agreed = at::tensor({std::int64_t{mine}});
-  call.everyone().all_reduce({agreed}, call.reducing<AllReduceOptions>(ReduceOp::min()))->wait();
-  return agreed.item<std::int64_t>() != 0;
+void HybridGroup::require_granted(Call& call, const char* operation, const Refusal& refusal) const {
+  const at::Tensor granted = at::tensor({std::int64_t{refusal.error == nullptr}});
+  call.everyone().all_reduce({granted}, call.reducing<AllReduceOptions>(ReduceOp::min()))->wait();
+  if (granted.item<std::int64_t>() != 0) return;
+  call.refuse_to_all();
+  if (refusal.error) std::rethrow_exception(refusal.error);
+  throw ResourceError(concat(describe(operation), ": another rank was refused what the call needs there"));
 }
 
 std::shared_ptr<ProcessGroup> HybridGroup::do_dup() {
   Groups made;
-  std::exception_ptr refused;
-  bool all_have = false;
-  const auto unless_refused = [&refused](const auto& duplicate) -> std::shared_ptr<ProcessGroup> {
-    try {
-      return duplicate();
-    } catch (const ResourceError&) {
-      refused = std::current_exception();
-      return nullptr;
-    }
-  };
   in_turn("dup", [&](Call& call) {
-    // All steps, also after one that was refused: the ranks of the other groups may not know of that.
-    made.everyone = unless_refused([&] { return call.everyone().dup(); });
-    made.local = unless_refused([&] { return call.local().dup(); });
-    if (call.has_cross()) made.cross = unless_refused([&] { return call.cross().dup(); });
-    all_have = all_agree(call, refused == nullptr);
+    Refusal refusal;
+    made.everyone = refusal.unless_refused([&] { return call.everyone().dup(); });
+    made.local = refusal.unless_refused([&] { return call.local().dup(); });
+    if (call.has_cross()) made.cross = refusal.unless_refused([&] { return call.cross().dup(); });
+    require_granted(call, "dup", refusal);
   });
-  if (refused) std::rethrow_exception(refused);
-  if (!all_have) throw ResourceError(concat(describe("dup"), ": another rank was refused what its duplicate needs"));
   // Whether a group has dup() is the same on all ranks.
   if (made.everyone == nullptr || made.local == nullptr || (made.cross == nullptr) != (groups_.cross == nullptr))
     return nullptr;
@@ -417,15 +409,18 @@ std::shared_ptr<ProcessGroup> HybridGroup::do_split(int color, int key, const st
   std::shared_ptr<HybridGroup> group;
   in_turn("split", [&](Call& call) {
     const Part part = part_of(call, color, key);
+    Refusal refusal;
     // First: when it fails, the ranks of other hosts hear of that over the group that is split.
-    auto local = call.local().split(color, key, desc);
-    auto everyone = call.everyone().split(color, key, desc);
-    if (everyone == nullptr) return;
+    auto local = refusal.unless_refused([&] { return call.local().split(color, key, desc); });
+    auto everyone = refusal.unless_refused([&] { return call.everyone().split(color, key, desc); });
+    require_granted(call, "split", refusal);
     try {
-      group = make(std::move(everyone), std::move(local), part.hosts);
+      if (everyone != nullptr)
+        group = refusal.unless_refused([&] { return make(std::move(everyone), std::move(local), part.hosts); });
     } catch (...) {
       std::rethrow_exception(internal::in_outer_ranks(std::current_exception(), part.members));
     }
+    require_granted(call, "split", refusal);
   });
   if (group == nullptr) return nullptr;
   group->set_group_name(groups_.everyone->group_name());
@@ -435,19 +430,11 @@ std::shared_ptr<ProcessGroup> HybridGroup::do_split(int color, int key, const st
 
 at::Tensor HybridGroup::do_allocate(std::int64_t numel, at::ScalarType dtype) {
   at::Tensor memory;
-  std::exception_ptr refused;
-  bool all_have = false;
   in_turn("allocate", [&](Call& call) {
-    try {
-      memory = call.local().allocate(numel, dtype);
-    } catch (const ResourceError&) {
-      refused = std::current_exception();
-    }
-    all_have = all_agree(call, refused == nullptr);
+    Refusal refusal;
+    memory = refusal.unless_refused([&] { return call.local().allocate(numel, dtype); });
+    require_granted(call, "allocate", refusal);
   });
-  // Agreed by all ranks, so the group goes on.
-  if (refused) std::rethrow_exception(refused);
-  if (!all_have) throw ResourceError(concat(describe("allocate"), ": a rank of another host was refused memory"));
   return memory;
 }
 

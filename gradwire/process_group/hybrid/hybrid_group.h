@@ -41,8 +41,8 @@ struct Outputs;
 // Order, deadlines and Works are as in gradwire's other groups: one sequence of calls, on one worker thread or at once
 // on the calling thread. After an error in a call the group is at its end on this rank: it aborts the groups below with
 // the error, so that the other ranks get the error too where those groups can tell them, and every later call fails
-// with it. An InvalidArgument, an UnsupportedError of a reduction, and a ResourceError of allocate() and dup(), do not
-// end the group. peers() of a PeerError or TimeoutError are ranks of this group, and only ranks at fault: other ranks
+// with it. An InvalidArgument, an UnsupportedError of a reduction, and a ResourceError that all ranks throw do not end
+// the group: that of allocate(), dup() and split(), and of a call that runs on the group that crosses hosts. peers() of a PeerError or TimeoutError are ranks of this group, and only ranks at fault: other ranks
 // pass them on unchanged. Thread-safe.
 class HybridGroup final : public CallGroup, public Closable, public DeviceStager {
  public:
@@ -97,6 +97,8 @@ class HybridGroup final : public CallGroup, public Closable, public DeviceStager
   class Call;  // one collective, as its steps see it
   // What ranks ask for in split().
   struct Part;
+  // What the machine refused this rank in a call.
+  struct Refusal;
   struct Piece;
   using Body = std::function<void(Call& call)>;
 
@@ -127,8 +129,8 @@ class HybridGroup final : public CallGroup, public Closable, public DeviceStager
   std::shared_ptr<Work> ordered(const char* operation, const CollectiveOptions& options, internal::Outputs outputs,
                                 Body body);
   void in_turn(const char* operation, const Body& body);
-  // Whether `mine` is true on all ranks. Collective.
-  static bool all_agree(Call& call, bool mine);
+  // Collective. Throws ResourceError on all ranks where one has been refused something; the group goes on then.
+  void require_granted(Call& call, const char* operation, const Refusal& refusal) const;
   void require_alive() const;
   // Ends the group with `error`, and tells the other ranks, through the groups below, which ranks are at fault.
   void fail(const std::exception_ptr& error, const std::string& reason);

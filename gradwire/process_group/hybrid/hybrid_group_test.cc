@@ -13,10 +13,12 @@
 #include <future>
 #include <optional>
 #include <thread>
+#include <utility>
 
 #include "gradwire/backend/ucx/ucx_backend.h"
 #include "gradwire/base/error.h"
 #include "gradwire/process_group/c10d/gloo_internal.h"
+#include "gradwire/process_group/call_group.h"
 #include "gradwire/process_group/hybrid/make_hybrid_internal.h"
 #include "gradwire/process_group/init.h"
 #include "gradwire/process_group/parked_threads_internal.h"
@@ -413,6 +415,42 @@ TEST(HybridByName, ARankThatDoesNotSayItsHostIsNamed) {
     EXPECT_EQ(error.peers(), (std::vector<int>{1, 2})) << error.what();
   }
   EXPECT_THROW(make_process_group("auto", store, 3, 3, kLong), InvalidArgument);
+}
+
+// A group whose next call can be refused, on all ranks and before anything is sent.
+class Refusing final : public CallGroup {
+ public:
+  explicit Refusing(std::shared_ptr<ProcessGroup> inner)
+      : CallGroup(inner->rank(), inner->size()), inner_(std::move(inner)) {}
+  void refuse_next() { refuses_next_ = true; }
+
+ protected:
+  std::string get_backend_name() const override { return inner_->name(); }
+  std::shared_ptr<Work> do_call(GroupCall& call) override {
+    if (std::exchange(refuses_next_, false)) throw ResourceError("no memory for messages");
+    return call_on(*inner_, call, timeout());
+  }
+  std::shared_ptr<ProcessGroup> do_split(int color, int key, const std::optional<std::string>& desc) override {
+    return inner_->split(color, key, desc);
+  }
+
+ private:
+  const std::shared_ptr<ProcessGroup> inner_;
+  bool refuses_next_ = false;
+};
+
+TEST(HybridGroups, ACallThatIsRefusedToAllRanksEndsNothing) {
+  run_ranks("threads", 4, [](int rank, const std::shared_ptr<Store>& store) {
+    const auto flat = make_process_group("threads", store, rank, 4, kLong);
+    const auto everyone = std::make_shared<Refusing>(flat->dup());
+    const auto hybrid = HybridGroup::make(everyone, flat->split(rank / 2));
+    everyone->refuse_next();
+    EXPECT_THROW(hybrid->barrier()->wait(), ResourceError);
+    const at::Tensor tensor = at::ones({10});
+    hybrid->all_reduce({tensor})->wait();
+    EXPECT_SAME(tensor, at::full({10}, 4.0));
+    hybrid->barrier()->wait();
+  });
 }
 
 TEST(HybridGroups, LocalRanksOutOfOrderAreRefusedOnAllRanks) {
