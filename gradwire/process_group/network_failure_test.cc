@@ -13,6 +13,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <functional>
+#include <limits>
 #include <regex>
 
 #include "gradwire/base/error.h"
@@ -156,10 +157,10 @@ void die_at_collective(int calls) {
       nullptr);
 }
 
-// Every step of making the group, of a duplicate, and of a part in which the ranks have other numbers. Over Gloo some
-// of these deaths are noticed by the deadline only.
+// Every step of making the group, of a duplicate, and of a part in which the ranks have other numbers; over Gloo, whose
+// collectives are none of ours, every step within the host.
 TEST_P(NetworkFailure, ADeathAtAnyStepOfMakingAHybridGroupIsNamed) {
-  if (GetParam() != "hybrid/ucx") return;
+  if (!GetParam().starts_with("hybrid/")) return;
   constexpr int kVictim = 3;  // the second of the second host
   bool died = true;
   for (int calls = 1; died; ++calls) {
@@ -187,6 +188,44 @@ TEST_P(NetworkFailure, ADeathAtAnyStepOfMakingAHybridGroupIsNamed) {
     expect_survival(ends, kVictim);
     died = ends[kVictim].failed;
   }
+}
+
+// Before the rank has come to the place where the ranks of the new group meet, and later.
+TEST_P(NetworkFailure, ADeathOnTheWayToADuplicateOrAPartIsNamed) {
+  constexpr int kSize = 4;
+  constexpr int kVictim = 3;
+  const auto began = std::chrono::steady_clock::now();
+  for (const bool splits : {false, true}) {
+    for (const int calls : {1, 3, 8, 20}) {
+      SCOPED_TRACE(concat(splits ? "split" : "dup", ", at call ", calls, " of the store"));
+      const auto ends = collect_ranks("processes", kSize, [&](int rank, const std::shared_ptr<Store>& store) {
+        const auto mine = std::make_shared<DeadlyStore>(store, std::numeric_limits<int>::max());
+        const auto group = make(mine, rank, kSize);
+        group->barrier()->wait();
+        if (rank == kVictim) mine->die_at(calls);
+        expect_named(
+            [&] {
+              const auto made = splits ? group->split(0, -rank) : group->dup();
+              if (rank == kVictim) ::raise(SIGKILL);  // it needed fewer calls
+              for (;;) group->all_reduce({at::ones({10})})->wait();
+            },
+            kVictim);
+      });
+      expect_survival(ends, kVictim);
+    }
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - began, kLong);
+}
+
+TEST_P(NetworkFailure, AnAbortEndsADuplicateThatOthersWaitFor) {
+  const auto began = std::chrono::steady_clock::now();
+  run_ranks("processes", 4, [](int rank, const std::shared_ptr<Store>& store) {
+    const auto group = make(store, rank, 4);
+    group->barrier()->wait();
+    if (rank == 1) return group->abort("enough of it");
+    expect_named([&] { group->dup(); }, 1);
+  });
+  EXPECT_LT(std::chrono::steady_clock::now() - began, kLong);
 }
 
 // The survivor writes all the time; each death finds it elsewhere.
@@ -271,6 +310,23 @@ TEST_P(NetworkFailure, ADuplicateThatOneHostHasNoMemoryForIsRefusedToAllAndEndsN
   });
 }
 
+TEST_P(NetworkFailure, APartThatOneHostHasNoMemoryForIsRefusedToAllAndEndsNothing) {
+  run_ranks("processes", 4, [](int rank, const std::shared_ptr<Store>& store) {
+    const auto group = make(store, rank, 4);
+    if (group->name() != "hybrid") return;
+    // Two new groups: of the hosts' second ranks, and of their first ranks, of which one is refused its memory.
+    if (rank == 2) ::setenv("GRADWIRE_SHM_FOLDER", "/nowhere/at/all", 1);
+    EXPECT_THROW(group->split(rank % 2), ResourceError);
+    if (rank == 2) ::unsetenv("GRADWIRE_SHM_FOLDER");
+    const auto part = group->split(rank % 2);
+    for (const auto& each : {group, part}) {
+      const at::Tensor tensor = at::ones({10});
+      each->all_reduce({tensor})->wait();
+      EXPECT_TRUE(at::equal(tensor, at::full({10}, static_cast<float>(each->size()))));
+    }
+  });
+}
+
 // Gloo multiplies no complex numbers.
 TEST_P(NetworkFailure, AReductionThatTheEngineLacksIsRefusedToAllAndEndsNothing) {
   run_ranks("processes", 4, [](int rank, const std::shared_ptr<Store>& store) {
@@ -306,20 +362,3 @@ TEST_P(NetworkFailure, AReductionThatTheEngineLacksIsRefusedToAllAndEndsNothing)
 
 }  // namespace
 }  // namespace gradwire::network_failure_test
-TEST_P(NetworkFailure, APartThatOneHostHasNoMemoryForIsRefusedToAllAndEndsNothing) {
-  run_ranks("processes", 4, [](int rank, const std::shared_ptr<Store>& store) {
-    const auto group = make(store, rank, 4);
-    if (group->name() != "hybrid") return;
-    // Two new groups: of the hosts' second ranks, and of their first ranks, of which one is refused its memory.
-    if (rank == 2) ::setenv("GRADWIRE_SHM_FOLDER", "/nowhere/at/all", 1);
-    EXPECT_THROW(group->split(rank % 2), ResourceError);
-    if (rank == 2) ::unsetenv("GRADWIRE_SHM_FOLDER");
-    const auto part = group->split(rank % 2);
-    for (const auto& each : {group, part}) {
-      const at::Tensor tensor = at::ones({10});
-      each->all_reduce({tensor})->wait();
-      EXPECT_TRUE(at::equal(tensor, at::full({10}, static_cast<float>(each->size()))));
-    }
-  });
-}
-

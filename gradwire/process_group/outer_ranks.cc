@@ -45,4 +45,21 @@ std::exception_ptr in_outer_ranks(const std::exception_ptr& error, std::span<con
   }
 }
 
+std::exception_ptr in_inner_ranks(const std::exception_ptr& error, std::span<const int> members) {
+  const std::vector<int> named = peers_of(error);
+  if (named.empty()) return error;
+  std::vector<int> ranks;
+  for (std::size_t i = 0; i < members.size(); ++i) {
+    if (std::find(named.begin(), named.end(), members[i]) != named.end()) ranks.push_back(static_cast<int>(i));
+  }
+  if (ranks.empty()) return nullptr;
+  try {
+    std::rethrow_exception(error);
+  } catch (const PeerError& problem) {
+    return std::make_exception_ptr(PeerError(problem.what(), ranks));
+  } catch (const TimeoutError& problem) {
+    return std::make_exception_ptr(TimeoutError(problem.what(), ranks));
+  }
+}
+
 }  // namespace gradwire::internal

@@ -14,6 +14,10 @@ namespace gradwire::internal {
 // that `members` does not have.
 std::exception_ptr in_outer_ranks(const std::exception_ptr& error, std::span<const int> members);
 
+// The other way round: returns `error` of the outer group with peers() as ranks of the inner group. Ranks that are no
+// members are left out; null where none is left of ranks that `error` names.
+std::exception_ptr in_inner_ranks(const std::exception_ptr& error, std::span<const int> members);
+
 // The ranks that a PeerError or TimeoutError names; empty for any other error.
 std::vector<int> peers_of(const std::exception_ptr& error);
 

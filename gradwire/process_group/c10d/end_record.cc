@@ -38,6 +38,11 @@ void EndRecord::say_aborted(const std::string& reason) noexcept {
   }
 }
 
+std::exception_ptr EndRecord::told(const std::string& what) const {
+  const std::optional<std::string> first = record();
+  return first ? told_by(*first, what, "while the ranks of a new group met") : nullptr;
+}
+
 std::exception_ptr EndRecord::explain(const std::string& what, const std::exception_ptr& error, bool at_call) {
   const std::exception_ptr ours = error_from_c10d(what, error, at_call);
   Milliseconds patience{0};

@@ -109,8 +109,14 @@ std::shared_ptr<ProcessGroup> from_c10d(c10::intrusive_ptr<c10d::Backend> backen
   const std::string name = backend->getGroupUid();
   const std::string desc = backend->getGroupDesc();
   const std::optional<Milliseconds> timeout = timeout_of(*backend);
-  auto group =
-      std::make_shared<internal::GroupOverC10d>(std::move(backend), options.store, options.factory, options.processes);
+  internal::EngineMaker maker;
+  if (options.factory) {
+    maker = [factory = options.factory](const internal::EngineMeeting& meeting) {
+      return factory(store_to_c10d(meeting.store), meeting.rank, meeting.size, meeting.timeout);
+    };
+  }
+  auto group = std::make_shared<internal::GroupOverC10d>(std::move(backend), options.store, std::move(maker),
+                                                         options.processes);
   if (timeout) group->set_timeout(*timeout);
   group->set_group_name(name);
   group->set_group_desc(desc);

@@ -15,9 +15,9 @@
 #include "gradwire/base/process_identity.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/process_group/c10d/c10d_error_internal.h"
-#include "gradwire/process_group/c10d/c10d_store.h"
 #include "gradwire/process_group/c10d/c10d_store_internal.h"
 #include "gradwire/process_group/c10d/gloo_internal.h"
+#include "gradwire/process_group/c10d/group_over_c10d_internal.h"
 #include "gradwire/store/prefix_store.h"
 
 namespace gradwire::internal {
@@ -31,15 +31,12 @@ constexpr int kTimeoutsOfATry = 5;  // Gloo's
 
 class GlooMeeting {
  public:
-  // `processes`: as of make_gloo_group().
-  GlooMeeting(std::shared_ptr<Store> store, int rank, int size, Milliseconds timeout,
-              std::vector<std::string> processes = {})
-      : store_(std::move(store)),
-        rank_(rank),
-        size_(size),
-        timeout_(timeout),
-        deadline_(Deadline::after(timeout)),
-        processes_(std::make_shared<const std::vector<std::string>>(std::move(processes))) {}
+  explicit GlooMeeting(EngineMeeting meeting)
+      : meeting_(std::make_shared<const EngineMeeting>(std::move(meeting))),
+        store_(meeting_->store),
+        rank_(meeting_->rank),
+        size_(meeting_->size),
+        deadline_(Deadline::after(meeting_->timeout)) {}
 
   BackendPtr connect() {
     try {
@@ -66,14 +63,16 @@ class GlooMeeting {
   std::string what() const { return concat("gloo: rank ", rank_, " of ", size_); }
 
   // Throws where a rank failed or died, or this thread is interrupted.
-  void check() const { check_ranks(*store_, size_, *processes_); }
-  static void check_ranks(Store& store, int size, const std::vector<std::string>& processes) {
+  void check() const { check_ranks(*meeting_); }
+  static void check_ranks(const EngineMeeting& meeting) {
     throw_if_interrupted("rendezvous");
-    rendezvous::throw_if_failed(store);
-    std::vector<int> ranks(static_cast<std::size_t>(size));
+    rendezvous::throw_if_failed(*meeting.store);
+    if (meeting.check) meeting.check();
+    std::vector<int> ranks(static_cast<std::size_t>(meeting.size));
     std::iota(ranks.begin(), ranks.end(), 0);
-    std::vector<int> dead = rendezvous::dead_ranks(store, ranks);
-    if (!dead.empty()) rendezvous::throw_dead(store, dead);
+    std::vector<int> dead = rendezvous::dead_ranks(*meeting.store, ranks);
+    if (!dead.empty()) rendezvous::throw_dead(*meeting.store, dead);
+    const std::vector<std::string>& processes = meeting.processes;
     std::erase_if(
         ranks, [&](int rank) { return processes.empty() || may_be_alive(processes[static_cast<std::size_t>(rank)]); });
     if (!ranks.empty())
@@ -110,9 +109,8 @@ class GlooMeeting {
   // Null when a rank, maybe another, has not connected in this try.
   BackendPtr try_to_connect(int number, Milliseconds patience) {
     const std::string prefix = concat("try", number);
-    const auto engine_store = store_to_c10d_checking(
-        std::make_shared<PrefixStore>(prefix, store_),
-        [store = store_, size = size_, processes = processes_] { check_ranks(*store, size, *processes); });
+    const auto engine_store = store_to_c10d_checking(std::make_shared<PrefixStore>(prefix, store_),
+                                                     [meeting = meeting_] { check_ranks(*meeting); });
     const Milliseconds limit = std::max(deadline_.remaining() / kTimeoutsOfATry, Milliseconds(1));
     const std::string outcome = prefix + "/outcome";
     BackendPtr engine;
@@ -126,7 +124,7 @@ class GlooMeeting {
       store_->compare_set(outcome, "", "failed");
     }
     if (await_outcome(outcome) != "connected") return nullptr;
-    engine->setTimeout(timeout_);
+    engine->setTimeout(meeting_->timeout);
     return engine;
   }
 
@@ -142,22 +140,19 @@ class GlooMeeting {
     }
   }
 
+  const std::shared_ptr<const EngineMeeting> meeting_;
   const std::shared_ptr<Store> store_;
   const int rank_;
   const int size_;
-  const Milliseconds timeout_;
   const Deadline deadline_;
-  const std::shared_ptr<const std::vector<std::string>> processes_;
 };
 
 std::shared_ptr<Store> meeting_place(const std::shared_ptr<Store>& store) {
   return std::make_shared<PrefixStore>("rendezvous", store);
 }
 
-// For duplicates and splits, too.
-BackendPtr connect_gloo(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, Milliseconds timeout) {
-  return GlooMeeting(store_from_c10d(store), rank, size, timeout).connect();
-}
+// For duplicates and splits.
+BackendPtr connect_gloo(const EngineMeeting& meeting) { return GlooMeeting(meeting).connect(); }
 
 }  // namespace
 
@@ -165,13 +160,11 @@ std::shared_ptr<ProcessGroup> make_gloo_group(std::shared_ptr<Store> store, int 
                                               std::vector<std::string> processes) {
   if (size < 1 || rank < 0 || rank >= size)
     throw InvalidArgument(concat("gloo: rank ", rank, " in a group of ", size, "; its ranks are 0 to ", size - 1));
-  GlooMeeting meeting(meeting_place(store), rank, size, timeout, std::move(processes));
+  GlooMeeting meeting({meeting_place(store), rank, size, timeout, std::move(processes), nullptr});
   auto engine = meeting.connect();
-  FromC10dOptions options;
-  options.processes = meeting.processes();
-  options.store = std::make_shared<PrefixStore>("group", std::move(store));
-  options.factory = &connect_gloo;
-  auto group = from_c10d(std::move(engine), options);
+  auto group =
+      std::make_shared<GroupOverC10d>(std::move(engine), std::make_shared<PrefixStore>("group", std::move(store)),
+                                      &connect_gloo, meeting.processes());
   group->set_timeout(timeout);
   return group;
 }

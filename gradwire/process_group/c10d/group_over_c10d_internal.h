@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -22,14 +23,29 @@
 
 namespace gradwire::internal {
 
+// What the ranks of a new group have to meet, and to connect a further engine.
+struct EngineMeeting {
+  std::shared_ptr<Store> store;  // for this meeting alone
+  int rank = -1;
+  int size = 0;
+  Milliseconds timeout = kDefaultTimeout;
+  std::vector<std::string> processes;  // process_identity() by rank; empty where they are not known
+  // Called now and then while this rank waits for the others. Throws when the group that the new one is made of has
+  // ended on this rank or one of the others. May be null.
+  std::function<void()> check;
+};
+// Returns the connected engine.
+using EngineMaker = std::function<c10::intrusive_ptr<c10d::Backend>(const EngineMeeting& meeting)>;
+
 // A group over one engine. Destroying the group aborts calls under way of which only futures are held. In a forked
 // child the group does not touch the engine.
 class GroupOverC10d final : public CallGroup, public Closable, public DeviceEngine, public DeviceStager {
  public:
   using BackendPtr = c10::intrusive_ptr<c10d::Backend>;
 
+  // `maker` makes the engines of duplicates and splits; null: the engine's own split() does, where the engine has it.
   // `processes`: as in EndRecord.
-  GroupOverC10d(BackendPtr backend, std::shared_ptr<Store> store, C10dFactory factory,
+  GroupOverC10d(BackendPtr backend, std::shared_ptr<Store> store, EngineMaker maker,
                 std::vector<std::string> processes);
   ~GroupOverC10d() override;
 
@@ -67,7 +83,7 @@ class GroupOverC10d final : public CallGroup, public Closable, public DeviceEngi
   const std::string name_;
   const EngineTraits traits_;
   const OwnerProcess owner_;
-  const C10dFactory factory_;
+  const EngineMaker maker_;
   const std::shared_ptr<EndRecord> end_;
   const std::shared_ptr<C10dLedger> ledger_;
   const std::shared_ptr<MessageWaiters> waiters_;

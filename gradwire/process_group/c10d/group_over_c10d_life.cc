@@ -79,17 +79,13 @@ BackendPtr split_engine(const BackendPtr& origin, const c10::intrusive_ptr<c10d:
   return made;
 }
 
-// The engine of `origin`'s ranks `members`, which meet in `store`; connected.
-BackendPtr make_engine(const BackendPtr& origin, const C10dFactory& factory, const std::shared_ptr<Store>& store,
-                       const std::vector<int>& members, Milliseconds timeout) {
+// The engine of `origin`'s ranks `members`, which hold `meeting`; connected.
+BackendPtr make_engine(const BackendPtr& origin, const EngineMaker& maker, const EngineMeeting& meeting,
+                       const std::vector<int>& members) {
   const NoSigpipe quiet;  // as make_gloo()
-  const auto meeting = store_to_c10d(std::make_shared<PrefixStore>("engine", store));
-  if (factory) {
-    const auto place = std::find(members.begin(), members.end(), origin->getRank()) - members.begin();
-    return factory(meeting, static_cast<int>(place), static_cast<int>(members.size()), timeout);
-  }
-  BackendPtr made = split_engine(origin, meeting, members);
-  connect_all(*made, timeout);
+  if (maker) return maker(meeting);
+  BackendPtr made = split_engine(origin, store_to_c10d(meeting.store), members);
+  connect_all(*made, meeting.timeout);
   return made;
 }
 
@@ -102,12 +98,12 @@ void let_go(BackendPtr engine) {
 
 }  // namespace
 
-GroupOverC10d::GroupOverC10d(BackendPtr backend, std::shared_ptr<Store> store, C10dFactory factory,
+GroupOverC10d::GroupOverC10d(BackendPtr backend, std::shared_ptr<Store> store, EngineMaker maker,
                              std::vector<std::string> processes)
     : CallGroup(backend->getRank(), backend->getSize()),
       name_(backend->getBackendName()),
       traits_(traits_of(name_)),
-      factory_(std::move(factory)),
+      maker_(std::move(maker)),
       end_(std::make_shared<EndRecord>(store, backend->getRank(), backend->getSize(), std::move(processes))),
       ledger_(std::make_shared<C10dLedger>([end = end_](const std::string& what, std::exception_ptr error,
                                                         bool at_call) { return end->explain(what, error, at_call); })),
@@ -223,17 +219,27 @@ std::shared_ptr<GroupOverC10d> GroupOverC10d::make_group(const char* operation, 
     store = store_;
     number = made_++;
   }
-  if (store == nullptr || (!factory_ && !origin->supportsSplitting())) return nullptr;
+  if (store == nullptr || (!maker_ && !origin->supportsSplitting())) return nullptr;
   if (const std::exception_ptr error = ledger_->failure()) std::rethrow_exception(error);
   if (members.empty()) return nullptr;
   auto prefixed = std::make_shared<PrefixStore>(concat("made/", number, "/", color), std::move(store));
+  EngineMeeting meeting;
+  meeting.store = std::make_shared<PrefixStore>("engine", prefixed);
+  meeting.rank = static_cast<int>(std::find(members.begin(), members.end(), rank()) - members.begin());
+  meeting.size = static_cast<int>(members.size());
+  meeting.timeout = timeout();
+  for (const int member : members) {
+    if (!end_->processes().empty()) meeting.processes.push_back(end_->processes()[static_cast<std::size_t>(member)]);
+  }
+  meeting.check = [ledger = ledger_, end = end_, members, what = describe(operation)] {
+    std::exception_ptr ended = ledger->failure();
+    if (!ended) ended = end->told(what);
+    if (ended) ended = in_inner_ranks(ended, members);
+    if (ended) std::rethrow_exception(ended);
+  };
   try {
-    BackendPtr made = make_engine(origin, factory_, prefixed, members, timeout());
-    std::vector<std::string> processes;
-    for (const int member : members) {
-      if (!end_->processes().empty()) processes.push_back(end_->processes()[static_cast<std::size_t>(member)]);
-    }
-    auto group = std::make_shared<GroupOverC10d>(std::move(made), std::move(prefixed), factory_, std::move(processes));
+    BackendPtr made = make_engine(origin, maker_, meeting, members);
+    auto group = std::make_shared<GroupOverC10d>(std::move(made), std::move(prefixed), maker_, meeting.processes);
     group->set_timeout(timeout());
     group->set_group_name(concat(group_name(), "/", operation, number));
     group->set_group_desc(group_desc());
