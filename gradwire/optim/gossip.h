@@ -66,10 +66,10 @@ class GossipAverager final : public ModelAverager {
 
   // Ends a step of training; exchanges with one other rank at each inner_steps-th step. `parameters` are the
   // constructor's; any other list throws InvalidArgument. Throws a MismatchError when ranks are at other steps, as when
-  // they have loaded states of other steps: the first exchange of this object waits for all ranks and compares the steps
-  // of all, a later one those of its pair. (So ranks that load after the first exchange, states of other steps, may also
-  // find no partner: a TimeoutError after the group's timeout.) Throws the errors of ProcessGroup::send() and recv(),
-  // also UnsupportedError for a group without messages. The step is not counted then, and nothing has changed.
+  // they have loaded states of other steps: the first exchange of this object waits for all ranks and compares the
+  // steps of all, a later one those of its pair. (So ranks that load after the first exchange, states of other steps,
+  // may also find no partner: a TimeoutError after the group's timeout.) Throws the errors of ProcessGroup::send() and
+  // recv(), also UnsupportedError for a group without messages. The step is not counted then, and nothing has changed.
   void average_parameters(const std::vector<at::Tensor>& parameters) override;
   std::int64_t step() const override;
   void set_step(std::int64_t step) override;

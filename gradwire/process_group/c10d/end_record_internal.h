@@ -29,8 +29,8 @@ class EndRecord {
   // Tells the other ranks that this rank aborts, unless the record has an end already. Never throws.
   void say_aborted(const std::string& reason) noexcept;
 
-  // Returns the end that another rank has told, as a PeerError whose text begins with `what`; null where no rank has told
-  // one, or this rank did.
+  // Returns the end that another rank has told, as a PeerError whose text begins with `what`; null where no rank has
+  // told one, or this rank did.
   std::exception_ptr told(const std::string& what) const;
 
   // Returns `error` of an engine as one of gradwire's errors (error_from_c10d), whose text begins with `what`. A

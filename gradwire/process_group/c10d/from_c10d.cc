@@ -115,8 +115,8 @@ std::shared_ptr<ProcessGroup> from_c10d(c10::intrusive_ptr<c10d::Backend> backen
       return factory(store_to_c10d(meeting.store), meeting.rank, meeting.size, meeting.timeout);
     };
   }
-  auto group = std::make_shared<internal::GroupOverC10d>(std::move(backend), options.store, std::move(maker),
-                                                         options.processes);
+  auto group =
+      std::make_shared<internal::GroupOverC10d>(std::move(backend), options.store, std::move(maker), options.processes);
   if (timeout) group->set_timeout(*timeout);
   group->set_group_name(name);
   group->set_group_desc(desc);

@@ -162,9 +162,8 @@ std::shared_ptr<ProcessGroup> make_gloo_group(std::shared_ptr<Store> store, int 
     throw InvalidArgument(concat("gloo: rank ", rank, " in a group of ", size, "; its ranks are 0 to ", size - 1));
   GlooMeeting meeting({meeting_place(store), rank, size, timeout, std::move(processes), nullptr});
   auto engine = meeting.connect();
-  auto group =
-      std::make_shared<GroupOverC10d>(std::move(engine), std::make_shared<PrefixStore>("group", std::move(store)),
-                                      &connect_gloo, meeting.processes());
+  auto group = std::make_shared<GroupOverC10d>(
+      std::move(engine), std::make_shared<PrefixStore>("group", std::move(store)), &connect_gloo, meeting.processes());
   group->set_timeout(timeout);
   return group;
 }

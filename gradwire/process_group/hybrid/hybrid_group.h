@@ -42,8 +42,9 @@ struct Outputs;
 // on the calling thread. After an error in a call the group is at its end on this rank: it aborts the groups below with
 // the error, so that the other ranks get the error too where those groups can tell them, and every later call fails
 // with it. An InvalidArgument, an UnsupportedError of a reduction, and a ResourceError that all ranks throw do not end
-// the group: that of allocate(), dup() and split(), and of a call that runs on the group that crosses hosts. peers() of a PeerError or TimeoutError are ranks of this group, and only ranks at fault: other ranks
-// pass them on unchanged. Thread-safe.
+// the group: that of allocate(), dup() and split(), and of a call that runs on the group that crosses hosts. peers() of
+// a PeerError or TimeoutError are ranks of this group, and only ranks at fault: other ranks pass them on unchanged.
+// Thread-safe.
 class HybridGroup final : public CallGroup, public Closable, public DeviceStager {
  public:
   // Makes the group. Collective over `everyone`, a group of all ranks whose engine crosses hosts. `local` is the group
