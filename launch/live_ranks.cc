@@ -102,25 +102,23 @@ bool is_one_of(const std::vector<int>& list, int value) {
 
 }  // namespace
 
-LiveRank live_rank(int rank, const std::optional<RunSums>& before, const std::optional<RunSums>& now, double seconds) {
+LiveRank live_rank(int rank, const std::optional<RunSums>& before, const RunSums& now) {
   LiveRank live{.rank = rank, .now = now};
-  if (!now) return live;
-  const observe::StepTotals zero;
-  // Another process has taken the rank's place where there are fewer steps than before.
-  const bool follows = before && before->totals.steps <= now->totals.steps;
-  const observe::StepTotals& from = follows ? before->totals : zero;
-  const auto steps = static_cast<double>(now->totals.steps - from.steps);
+  const RunSums from = before.value_or(RunSums{});
+  const auto steps = static_cast<double>(now.totals.steps - from.totals.steps);
   if (steps == 0) return live;
   live.any_steps = true;
+  // From the end of a step to the end of another one: what lies between steps belongs to the time of a step here.
+  const double seconds = kNano * static_cast<double>((now.end - now.begin) - (from.end - from.begin));
   live.steps_per_second = seconds > 0 ? steps / seconds : 0;
   const auto mean = [steps](std::int64_t total, std::int64_t base) {
     return kNano * static_cast<double>(total - base) / steps;
   };
-  live.step = mean(now->totals.whole, from.whole);
-  live.compute = mean(now->totals.split.compute, from.split.compute);
-  live.communication = mean(now->totals.split.communication, from.split.communication);
-  live.hook = mean(now->totals.split.hook, from.split.hook);
-  live.sent = static_cast<double>(now->totals.sent - from.sent) / steps;
+  live.step = mean(now.totals.whole, from.totals.whole);
+  live.compute = mean(now.totals.split.compute, from.totals.split.compute);
+  live.communication = mean(now.totals.split.communication, from.totals.split.communication);
+  live.hook = mean(now.totals.split.hook, from.totals.split.hook);
+  live.sent = static_cast<double>(now.totals.sent - from.totals.sent) / steps;
   return live;
 }
 
@@ -141,6 +139,7 @@ std::vector<int> slow_ranks(const std::vector<LiveRank>& ranks) {
 
 std::string line_of_job(const std::vector<LiveRank>& ranks) {
   std::uint64_t steps = 0;
+  int moving = 0;  // ranks in which a step has ended lately
   double slowest = 0;
   double sent = 0;
   double waits = 0;
@@ -148,16 +147,16 @@ std::string line_of_job(const std::vector<LiveRank>& ranks) {
   for (const LiveRank& rank : ranks) {
     if (rank.now) steps = std::max(steps, rank.now->totals.steps);
     if (!rank.any_steps) continue;
-    slowest = slowest == 0 ? rank.steps_per_second : std::min(slowest, rank.steps_per_second);
+    slowest = moving++ == 0 ? rank.steps_per_second : std::min(slowest, rank.steps_per_second);
     sent += rank.sent;
     waits += rank.communication + rank.hook;
     whole += rank.step;
   }
   if (steps == 0) return "no step has ended yet";
   std::string line = concat("step ", steps);
-  if (whole > 0) {
+  if (moving > 0) {
     line += format(", %.2f steps/s, %s waiting, %s sent a step", slowest, percent(waits, whole).c_str(),
-                   human_bytes(sent / static_cast<double>(ranks.size())).c_str());
+                   human_bytes(sent / moving).c_str());
   } else {
     line += ", and no step has ended lately";
   }

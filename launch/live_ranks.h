@@ -13,7 +13,7 @@
 
 namespace gradwire::launch {
 
-// One rank, over the time between two looks.
+// One rank, over the steps between two looks.
 struct LiveRank {
   int rank = 0;                           // in the job
   std::optional<observe::RunSums> now{};  // nothing: the rank has not begun to record
@@ -26,9 +26,10 @@ struct LiveRank {
   bool any_steps = false;    // a step has ended between the looks; without one, all above is 0
 };
 
-// What happened between `before` (nothing: the beginning) and `now`. `seconds`: the time between the looks.
-LiveRank live_rank(int rank, const std::optional<observe::RunSums>& before, const std::optional<observe::RunSums>& now,
-                   double seconds);
+// The steps that ended between `before` (nothing: the beginning) and `now`, two looks at one process. Where no step
+// did, LiveRank::any_steps is false. When the looks were does not matter: the steps per second are those between the
+// ends of the last steps, with the time between steps.
+LiveRank live_rank(int rank, const std::optional<observe::RunSums>& before, const observe::RunSums& now);
 
 // The ranks for which the others wait: those that compute 1.2 times as long as the median rank, or more. Empty for one
 // rank, and where too little is known.

@@ -16,10 +16,12 @@ namespace {
 
 constexpr std::int64_t kMilli = 1'000'000;
 
-// A rank whose steps each take 100 ms, of which it computes `compute` ms.
+// A rank whose steps each take 100 ms, of which it computes `compute` ms; as long a pause lies before each step.
 observe::RunSums run(std::uint64_t steps, std::int64_t compute, std::optional<double> loss = std::nullopt) {
   observe::RunSums sums;
   const auto count = static_cast<std::int64_t>(steps);
+  if (steps > 0) sums.begin = 7 * kMilli;
+  sums.end = sums.begin + 200 * kMilli * count;
   sums.totals.steps = steps;
   sums.totals.whole = 100 * kMilli * count;
   sums.totals.split = {compute * kMilli * count, (100 - compute) * kMilli * count, 0};
@@ -30,12 +32,12 @@ observe::RunSums run(std::uint64_t steps, std::int64_t compute, std::optional<do
   return sums;
 }
 
-LiveRank live(int rank, std::int64_t compute) { return live_rank(rank, run(10, compute), run(20, compute), 2); }
+LiveRank live(int rank, std::int64_t compute) { return live_rank(rank, run(10, compute), run(20, compute)); }
 
 TEST(LiveRank, ShowsWhatHappenedBetweenTwoLooks) {
   observe::RunSums now = run(20, 40);
   now.totals.sent = 10 * 1000 + 10 * 3000;
-  const LiveRank rank = live_rank(3, run(10, 90), now, 2);
+  const LiveRank rank = live_rank(3, run(10, 90), now);
   EXPECT_DOUBLE_EQ(rank.steps_per_second, 5);
   EXPECT_DOUBLE_EQ(rank.step, 0.1);
   // 10 steps in which it computed 20 * 40 - 10 * 90 ms.
@@ -44,15 +46,15 @@ TEST(LiveRank, ShowsWhatHappenedBetweenTwoLooks) {
   EXPECT_TRUE(rank.any_steps);
 }
 
-TEST(LiveRank, ANewProcessInThePlaceOfTheOldBeginsAtZero) {
-  const LiveRank rank = live_rank(0, run(50, 90), run(10, 60), 2);
+TEST(LiveRank, WithoutAnEarlierLookIsTheMeanOfTheRun) {
+  const LiveRank rank = live_rank(0, std::nullopt, run(10, 60));
   EXPECT_DOUBLE_EQ(rank.steps_per_second, 5);
   EXPECT_DOUBLE_EQ(rank.compute, 0.06);
 }
 
 TEST(LiveRank, WithoutAStepThereIsNothingToSay) {
-  EXPECT_FALSE(live_rank(0, std::nullopt, std::nullopt, 1).any_steps);
-  EXPECT_FALSE(live_rank(0, run(5, 50), run(5, 50), 1).any_steps);
+  EXPECT_FALSE(live_rank(0, std::nullopt, run(0, 50)).any_steps);
+  EXPECT_FALSE(live_rank(0, run(5, 50), run(5, 50)).any_steps);
 }
 
 TEST(SlowRanks, AreThoseThatComputeLongerThanTheMedian) {
@@ -60,7 +62,7 @@ TEST(SlowRanks, AreThoseThatComputeLongerThanTheMedian) {
   EXPECT_EQ(slow_ranks({live(0, 50), live(1, 95)}), std::vector<int>{1});
   EXPECT_EQ(slow_ranks({live(0, 90), live(1, 95), live(2, 88)}), std::vector<int>());
   EXPECT_EQ(slow_ranks({live(0, 90)}), std::vector<int>());
-  EXPECT_EQ(slow_ranks({live(0, 90), live_rank(1, std::nullopt, std::nullopt, 1)}), std::vector<int>());
+  EXPECT_EQ(slow_ranks({live(0, 90), LiveRank{.rank = 1}}), std::vector<int>());
 }
 
 TEST(LineOfJob, SaysStepSpeedWaitsBytesLossAndWhoIsSlow) {
@@ -75,8 +77,11 @@ TEST(LineOfJob, SaysStepSpeedWaitsBytesLossAndWhoIsSlow) {
   }
   ranks[0].now->loss = -std::numeric_limits<double>::infinity();
   EXPECT_NE(line_of_job(ranks).find(", loss -inf;"), std::string::npos) << line_of_job(ranks);
-  EXPECT_EQ(line_of_job({live_rank(0, std::nullopt, std::nullopt, 1)}), "no step has ended yet");
-  EXPECT_EQ(line_of_job({live_rank(0, run(5, 50), run(5, 50), 1)}), "step 5, and no step has ended lately");
+  EXPECT_EQ(line_of_job({LiveRank{}}), "no step has ended yet");
+  EXPECT_EQ(line_of_job({live_rank(0, run(5, 50), run(5, 50))}), "step 5, and no step has ended lately");
+  // Ranks that have not begun send nothing, and do not make it less for the others.
+  EXPECT_EQ(line_of_job({live(0, 50), LiveRank{.rank = 1}, live(2, 50), live_rank(3, run(20, 50), run(20, 50))}),
+            "step 20, 5.00 steps/s, 50% waiting, 1 kB sent a step");
 }
 
 TEST(TableOfRanks, HasALineForEachRankWithinTheTerminal) {
@@ -110,8 +115,7 @@ TEST(PageOfRanks, LoadsNothingElseAndNamesTheSlow) {
 }
 
 TEST(MetricsOfRanks, HaveASampleForEachRankThatRecords) {
-  const std::string text =
-      metrics_of_ranks({live_rank(4, std::nullopt, run(20, 50, 1.5), 1), live_rank(5, std::nullopt, std::nullopt, 1)});
+  const std::string text = metrics_of_ranks({live_rank(4, std::nullopt, run(20, 50, 1.5)), LiveRank{.rank = 5}});
   EXPECT_NE(text.find("# TYPE gradwire_steps_total counter\ngradwire_steps_total{rank=\"4\"} 20\n"), std::string::npos)
       << text;
   EXPECT_NE(text.find("gradwire_loss{rank=\"4\"} 1.5\n"), std::string::npos);
@@ -120,7 +124,7 @@ TEST(MetricsOfRanks, HaveASampleForEachRankThatRecords) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity(), kNaN = std::numeric_limits<double>::quiet_NaN();
   for (const auto& [loss, said] : std::vector<std::pair<double, const char*>>{
            {kNaN, "NaN"}, {-kNaN, "NaN"}, {kInfinity, "+Inf"}, {-kInfinity, "-Inf"}}) {
-    EXPECT_NE(metrics_of_ranks({live_rank(0, std::nullopt, run(20, 50, loss), 1)})
+    EXPECT_NE(metrics_of_ranks({live_rank(0, std::nullopt, run(20, 50, loss))})
                   .find(concat("gradwire_loss{rank=\"0\"} ", said, "\n")),
               std::string::npos)
         << said;

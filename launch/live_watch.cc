@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "gradwire/base/strings.h"
@@ -40,10 +41,9 @@ LiveWatch::LiveWatch(const Options& options, std::unique_ptr<LiveSource> source)
 
 void LiveWatch::follow(int first_rank, int count) {
   source_->follow(first_rank, count);
-  moments_.assign(static_cast<std::size_t>(count), {});
+  looks_.assign(static_cast<std::size_t>(count), {});
   ranks_.clear();
   for (int rank = first_rank; rank < first_rank + count; ++rank) ranks_.push_back({.rank = rank});
-  begun_ = Deadline::Clock::now();
   next_read_ = Deadline::after(kRead);
   next_line_ = Deadline::after(kLine);
 }
@@ -54,19 +54,9 @@ Deadline LiveWatch::next_look() const noexcept {
 
 void LiveWatch::read() {
   source_->refresh();
-  for (std::size_t i = 0; i < moments_.size(); ++i) {
-    Moments& moments = moments_[i];
-    const auto look = source_->look(i);
-    if (!look) continue;
-    // Another process is in the rank's place: its sums begin at zero.
-    if (!moments.empty() && moments.back().sums.opened != look->sums.opened) moments.clear();
-    moments.push_back(*look);
-    if (moments.size() > kMoments) moments.pop_front();
-    const LiveLook& first = moments.front();
-    const bool alone = moments.size() == 1;
-    const auto since = alone ? begun_ : first.time;
-    ranks_[i] = live_rank(ranks_[i].rank, alone ? std::nullopt : std::optional(first.sums), look->sums,
-                          std::chrono::duration<double>(look->time - since).count());
+  for (std::size_t i = 0; i < looks_.size(); ++i) {
+    if (const auto look = source_->look(i)) looks_[i].add(*look);
+    ranks_[i] = looks_[i].rank(ranks_[i].rank, Deadline::Clock::now());
   }
 }
 
@@ -110,12 +100,9 @@ void LiveWatch::look(Output& output) {
 
 void LiveWatch::finish(Output& output) {
   // The means of the whole run, and not of the last moment.
-  for (Moments& moments : moments_) moments.clear();
-  read();
-  for (LiveRank& rank : ranks_) {
-    if (!rank.now || rank.now->end <= rank.now->begin) continue;
-    const double seconds = 1e-9 * static_cast<double>(rank.now->end - rank.now->begin);
-    rank.steps_per_second = static_cast<double>(rank.now->totals.steps) / seconds;
+  source_->refresh();
+  for (std::size_t i = 0; i < ranks_.size(); ++i) {
+    if (const auto look = source_->look(i)) ranks_[i] = live_rank(ranks_[i].rank, std::nullopt, look->sums);
   }
   next_line_ = Deadline::after(milliseconds(0));
   show(output);

@@ -5,7 +5,6 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -20,6 +19,7 @@
 #include "launch/options.h"
 #include "launch/output.h"
 #include "launch/page_server.h"
+#include "launch/recent_looks.h"
 
 namespace gradwire::launch {
 
@@ -41,11 +41,6 @@ class LiveWatch {
   void finish(Output& output);
 
  private:
-  // The means that are shown are those over so many looks, a second each.
-  static constexpr std::size_t kMoments = 6;
-
-  using Moments = std::deque<LiveLook>;  // the last, up to kMoments; the newest last
-
   void read();
   void show(Output& output);
   std::string reports() const;
@@ -56,9 +51,8 @@ class LiveWatch {
   std::function<void(std::string)> tell_;
   std::optional<PageServer> server_;
   bool told_port_ = false;
-  std::vector<Moments> moments_;  // of each rank
+  std::vector<RecentLooks> looks_;  // of each rank
   std::vector<LiveRank> ranks_;
-  Deadline::Clock::time_point begun_;  // of the attempt
   Deadline next_read_ = Deadline::after(std::chrono::milliseconds(0));
   Deadline next_line_ = Deadline::after(std::chrono::milliseconds(0));
 };
