@@ -3,6 +3,7 @@
 // Tests gradwire-run with several nodes on this one host: each launcher is a node, and the launchers connect through
 // loopback. tests/network has hosts with separate networks.
 #include <signal.h>
+#include <sys/stat.h>
 
 #include <chrono>
 #include <filesystem>
@@ -306,6 +307,24 @@ TEST_F(NodesTest, AnInterruptionOfOneNodeEndsAll) {
       EXPECT_TRUE(contains(result.err, "interrupted by SIGTERM")) << result.err;
     }
   }
+}
+
+// The launcher's stderr is a pipe that is full, and nobody reads.
+TEST_F(NodesTest, ANodeWhoseStderrNobodyReadsIsInterruptedAllTheSame) {
+  const std::string gate = scratch("gate");
+  ASSERT_EQ(::mkfifo(gate.c_str(), 0600), 0);
+  std::string command = GRADWIRE_RUN_PROGRAM;
+  for (const std::string& word : node(0, 2, "true")) command += concat(" ", word);
+  start_program(
+      {"/bin/sh", "-c",
+       concat("{ head -c 65536 /dev/zero >&2; ", command, " & echo $! > ", scratch("launcher"), "; wait $!; echo $? > ",
+              scratch("code"), "; } 2>&1 | { read line < ", gate, "; cat > /dev/null; }")});
+  const pid_t launcher = wait_for_number(scratch("launcher"));
+  wait_for_place(0);
+  ::kill(launcher, SIGTERM);
+  EXPECT_EQ(wait_for_number(scratch("code")), 128 + SIGTERM);
+  { std::ofstream(gate) << "go\n"; }
+  finish();
 }
 
 TEST_F(NodesTest, AProgramThatIsNotThereEndsTheJob) {

@@ -3,8 +3,9 @@
 // One host of a job over several.
 #include <poll.h>
 
-#include <cstdio>
 #include <optional>
+#include <string>
+#include <variant>
 
 #include "gradwire/base/strings.h"
 #include "launch/job.h"
@@ -13,6 +14,7 @@
 #include "launch/node_coordinator.h"
 #include "launch/poll_timeout.h"
 #include "launch/rank_process.h"
+#include "launch/say.h"
 
 namespace gradwire::launch {
 namespace {
@@ -36,8 +38,6 @@ NodeCoordinatorOptions coordinator_options(const Options& options, const std::st
           .rendezvous_timeout = node.rendezvous_timeout,
           .heartbeat_timeout = node.heartbeat_timeout};
 }
-
-void say(const std::string& sentence) { std::fprintf(stderr, "gradwire-run: %s\n", sentence.c_str()); }
 
 class NodeJob {
  public:
@@ -70,14 +70,17 @@ class NodeJob {
           interrupt(ending.signal);
         }
       } else if (const auto* notice = std::get_if<Notice>(&*event)) {
-        say(notice->what);
+        say_unless_it_waits(notice->what);
       } else if (const auto* failure = std::get_if<Failure>(&*event)) {
-        say(failure->what);
+        say_last(failure->what);
         return failure->exit_code;
       } else {
         const Verdict& verdict = std::get<Verdict>(*event);
-        if (!verdict.what.empty()) say(verdict.what);
-        if (verdict.kind != Verdict::Kind::restart) return verdict.exit_code;
+        if (verdict.kind != Verdict::Kind::restart) {
+          if (!verdict.what.empty()) say_last(verdict.what);
+          return verdict.exit_code;
+        }
+        say_unless_it_waits(verdict.what);
         meets_ = true;
       }
     }
@@ -102,6 +105,11 @@ class NodeJob {
     }
   }
 
+  // Who has interrupted the job does not wait for a reader.
+  void say_last(const std::string& sentence) {
+    exit_code_ == 0 ? say_at_the_end(sentence, signals_, front_fd_) : say_unless_it_waits(sentence);
+  }
+
   void interrupt(int signal) {
     if (exit_code_ != 0) {
       if (repeat_guard_.expired()) patience_ = Deadline::after(Milliseconds::zero());
@@ -113,7 +121,7 @@ class NodeJob {
 
   void on_timeout() {
     const std::string where = concat("--timeout passed on node ", options_.node.node);
-    say(concat(where, ", which waited for the other nodes"));
+    say_unless_it_waits(concat(where, ", which waited for the other nodes"));
     leave(kTimeoutExit, where);
   }
 
