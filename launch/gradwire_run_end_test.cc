@@ -95,11 +95,16 @@ TEST_F(LauncherEndTest, WhoDiedFirstIsKnownHoweverLateTheLauncherLooks) {
   }
 }
 
+// Rank 0 stands for a program without a handler for SIGTERM that learns of the death by itself, as a PeerError would
+// have it: from a pipe that only rank 1 holds open. Both open it before they go on. Rank 0 ends after rank 1, which the
+// kernel shows as ended or not at all.
 TEST_F(LauncherEndTest, OthersHaveTimeToNoticeAndTheirWordsAreKept) {
-  // Rank 0 stands for a program without a handler for SIGTERM that learns of the death by itself, as a PeerError would
-  // have it.
-  const auto result =
-      run_script({"-n", "2"}, "[ $RANK = 1 ] && exit 5; sleep 0.1; echo 'PeerError: rank 1 died' >&2; exit 9");
+  const std::string pipe = scratch("pipe");
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  const auto result = run_script(
+      {"-n", "2"}, concat("if [ $RANK = 1 ]; then exec 3> ", pipe, "; echo $$ >&3; exit 5; fi; exec 3< ", pipe,
+                          "; read pid <&3; read end <&3; while read -r stat 2> /dev/null < /proc/$pid/stat; do "
+                          "case \"$stat\" in *') Z '*) break;; esac; done; echo 'PeerError: rank 1 died' >&2; exit 9"));
   EXPECT_EQ(result.exit_code, 5);
   EXPECT_TRUE(says(result, "[rank 0] PeerError: rank 1 died")) << result.err;
   EXPECT_TRUE(says(result, "rank 0: exit code 9")) << result.err;

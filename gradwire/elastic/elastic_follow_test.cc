@@ -161,7 +161,9 @@ class FollowTest : public ::testing::Test {
         if (at.step == 20) start_others = true;
         if (before) before(elastic, at);
         if (at.epoch == 1 && !at.follows) {
-          // Newcomers are seen at boundaries, so the members must not be through before.
+          // Newcomers are seen at boundaries, so the members must not be through before. The state is small, so these
+          // are ready for the newcomers at the next boundary (SnapshotMemory), and give the state at the one after
+          // that.
           if (at.step == 21 && !newcomers.empty()) job_.decided(membership::follower_key(1, newcomers.size() - 1));
           if (at.step == kMeet && waits_) job_.decided(membership::change_key(1));
         }

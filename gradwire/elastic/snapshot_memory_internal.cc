@@ -15,6 +15,8 @@ namespace {
 
 // As at::empty() aligns tensors.
 constexpr std::size_t kAlignment = 64;
+// The first writes to so little memory take no longer than to start a thread.
+constexpr std::size_t kLittle = std::size_t{64} << 10;
 
 constexpr std::size_t aligned(std::size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
@@ -31,8 +33,13 @@ std::shared_ptr<const Mapping> fresh_memory(const std::vector<at::Tensor>& tenso
 
 }  // namespace
 
-SnapshotMemory::SnapshotMemory(const std::vector<at::Tensor>& tensors)
-    : memory_(fresh_memory(tensors)), thread_("elastic-memory", [this] { write_to_pages(); }) {}
+SnapshotMemory::SnapshotMemory(const std::vector<at::Tensor>& tensors) : memory_(fresh_memory(tensors)) {
+  if (memory_ == nullptr || memory_->bytes() <= kLittle) {
+    write_to_pages();
+  } else {
+    thread_ = Thread("elastic-memory", [this] { write_to_pages(); });
+  }
+}
 
 SnapshotMemory::~SnapshotMemory() { stops_ = true; }
 

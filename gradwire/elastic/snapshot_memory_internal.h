@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
 // Memory for a copy of the state that is made while others wait: a thread writes to the pages before
-// (ready_pages_internal.h).
+// (ready_pages_internal.h), or the constructor where they are few.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -21,17 +21,17 @@ namespace gradwire::internal {
 // One thread uses the object. The copies keep the memory.
 class SnapshotMemory final {
  public:
-  // Room for copies of `tensors`. Where the kernel refuses the memory, there is none.
+  // Room for copies of `tensors`, ready at once up to 64 KiB. Where the kernel refuses the memory, there is none.
   explicit SnapshotMemory(const std::vector<at::Tensor>& tensors);
   // Waits for the thread, which stops early.
   ~SnapshotMemory();
   SnapshotMemory(const SnapshotMemory&) = delete;
   SnapshotMemory& operator=(const SnapshotMemory&) = delete;
 
-  // Whether the thread has ended, or has taken too long for others to wait for it.
+  // Whether the pages are written to, or that has taken too long for others to wait for it.
   bool is_ready() const noexcept { return has_ended_ || patience_.expired(); }
-  // A contiguous copy of `tensor`, which is on the CPU: in this memory if the thread has ended and there is room,
-  // else in memory of its own.
+  // A contiguous copy of `tensor`, which is on the CPU: in this memory if it is written to and there is room, else
+  // in memory of its own.
   at::Tensor copy(const at::Tensor& tensor);
 
  private:
@@ -42,7 +42,7 @@ class SnapshotMemory final {
   const Deadline patience_ = Deadline::after(std::chrono::seconds(10));
   std::atomic<bool> has_ended_{false};
   std::atomic<bool> stops_{false};
-  Thread thread_;  // the last: it uses the others until it is joined
+  Thread thread_;  // none for little memory; the last: it uses the others until it is joined
 };
 
 }  // namespace gradwire::internal

@@ -49,12 +49,18 @@ def loss_of(output):
     return output.square().mean()
 
 
+def wait_for(key):
+    """Waits until the coordinator has decided what `key` of the job's store tells."""
+    store = dist.PrefixStore("elastic", dist.FileStore(os.environ["GRADWIRE_ELASTIC"]))
+    store.wait([key], datetime.timedelta(seconds=60))
+
+
 def wait_for_newcomer(epoch, what="change"):
     """Waits until the members of the epoch are to stop for the process that comes, which then finds steps left.
 
-    what: "follower/0" waits until that process may follow them."""
-    store = dist.PrefixStore("elastic", dist.FileStore(os.environ["GRADWIRE_ELASTIC"]))
-    store.wait([f"epoch/{epoch}/{what}"], datetime.timedelta(seconds=60))
+    what: "follower/0" waits until that process may follow them. Members with little state are ready for it at the next
+    step, and it follows from the one after that."""
+    wait_for(f"epoch/{epoch}/{what}")
 
 
 def once(path):
@@ -70,6 +76,8 @@ def main():
     folder = pathlib.Path(sys.argv[1])
     torch.set_num_threads(1)
     follows = "follow" in sys.argv[2:]
+    if follows and (folder / "killed").exists():
+        wait_for("epoch/2")  # which it follows: a process that comes while the others meet is in their epoch at once
     elastic = gradwire.elastic.Elastic(seed=3, follow=follows)
     net = SyncBatchNorm.convert_sync_batchnorm(network("norm" in sys.argv[2:]), elastic.group)
     model = DistributedDataParallel(net, process_group=elastic.group)
