@@ -36,7 +36,8 @@ constexpr Milliseconds kLeaveTime{3000};
 // How long the hosts have to leave once the job has ended; less with a short heartbeat timeout.
 constexpr Milliseconds kHostsLeaveTime{10000};
 constexpr const char* kVersionKey = "job/version";
-constexpr const char* kIdKey = "job/id";  // set before the version
+constexpr const char* kIdKey = "job/id";               // set before the version, as the next
+constexpr const char* kNextRankKey = "job/next_rank";  // the number that the next rank of a host gets that joins
 
 std::string address_of(const NodeOptions& node) { return membership::job_address(node.host, node.port); }
 
@@ -75,10 +76,11 @@ std::shared_ptr<Store> connect(const NodeOptions& node, const std::string& secre
 
 }  // namespace
 
-ElasticServer::ElasticServer(const NodeOptions& node, const std::string& secret,
+ElasticServer::ElasticServer(const NodeOptions& node, const std::string& secret, int next_rank,
                              const std::map<std::string, std::string>& contents)
     : node_(node), store_(serve(node, secret, contents)), job_id_(job_id_or_random(node.job_id)), hosts_(store_) {
   store_->set(kIdKey, job_id_);
+  store_->set(kNextRankKey, std::to_string(next_rank));
   store_->set(kVersionKey, GRADWIRE_VERSION);
 }
 
@@ -107,7 +109,7 @@ void ElasticServer::wait_for_hosts(SignalQueue& signals) noexcept {
   while (has_hosts() && !patience.expired() && !signals.next_that_ends()) std::this_thread::sleep_for(kMoment);
 }
 
-JoinedHost::JoinedHost(const NodeOptions& node, const std::string& secret, SignalQueue& signals)
+JoinedHost::JoinedHost(const NodeOptions& node, const std::string& secret, int ranks, SignalQueue& signals)
     : node_(node), store_(connect(node, secret, signals)) {
   if (const std::string version = store_->get(kVersionKey); version != GRADWIRE_VERSION) {
     refuse(concat("the job at ", address_of(node), " runs gradwire ", version, ", and this host gradwire ",
@@ -118,6 +120,7 @@ JoinedHost::JoinedHost(const NodeOptions& node, const std::string& secret, Signa
     refuse(concat("the job at ", address_of(node), " is '", job_id_, "', and this host was started with --job-id ",
                   node.job_id));
   }
+  first_rank_ = static_cast<int>(store_->add(kNextRankKey, ranks)) - ranks;
   watch_ = std::make_unique<membership::HostWatch>(store_);
   thread_ = Thread("elastic-host", [this] { run(); });
 }

@@ -25,8 +25,9 @@ namespace gradwire::launch {
 class ElasticServer final {
  public:
   // Serves at the address of `node` a store that has `contents` from the beginning: nothing for a new job, else
-  // membership::restored_store(). Throws LaunchError: the port is in use, the address is not this host's.
-  ElasticServer(const NodeOptions& node, const std::string& secret,
+  // membership::restored_store(). The ranks of hosts that join get numbers from `next_rank` on. Throws LaunchError: the
+  // port is in use, the address is not this host's.
+  ElasticServer(const NodeOptions& node, const std::string& secret, int next_rank,
                 const std::map<std::string, std::string>& contents = {});
   // The job's part of the store.
   const std::shared_ptr<Store>& store() const noexcept { return store_; }
@@ -55,10 +56,10 @@ class ElasticServer final {
 // the members of this host that die.
 class JoinedHost final {
  public:
-  // Joins the job at the address of `node`; tries for its rendezvous_timeout. Throws LaunchError: nobody answers there,
-  // the secret is wrong, the job runs another version of gradwire or has another id than `node`, no elastic job is
-  // there, a signal came.
-  JoinedHost(const NodeOptions& node, const std::string& secret, SignalQueue& signals);
+  // Joins the job at the address of `node` with `ranks` ranks; tries for its rendezvous_timeout. Throws LaunchError:
+  // nobody answers there, the secret is wrong, the job runs another version of gradwire or has another id than `node`,
+  // no elastic job is there, a signal came.
+  JoinedHost(const NodeOptions& node, const std::string& secret, int ranks, SignalQueue& signals);
   ~JoinedHost();
   JoinedHost(const JoinedHost&) = delete;
   JoinedHost& operator=(const JoinedHost&) = delete;
@@ -66,6 +67,8 @@ class JoinedHost final {
   std::string place() const;
   // ElasticServer::job_id().
   const std::string& job_id() const noexcept { return job_id_; }
+  // The number of this host's first rank: the ranks of all launchers of the job have numbers of their own.
+  int first_rank() const noexcept { return first_rank_; }
   // The name of this host in the job: the value of GRADWIRE_ELASTIC_HOST.
   const std::string& name() const noexcept { return watch_->host(); }
   // Readable once this host's ranks have to stop: the job has ended, or its store has not answered for the heartbeat
@@ -95,6 +98,7 @@ class JoinedHost final {
   const NodeOptions& node_;
   std::shared_ptr<Store> store_;
   std::string job_id_;
+  int first_rank_ = 0;
   std::unique_ptr<membership::HostWatch> watch_;
   std::string why_dropped_;  // leave() sets it
   Wakeup alarm_;

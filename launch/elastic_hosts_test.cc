@@ -26,8 +26,8 @@ class JoinedHostTest : public ::testing::Test {
     node_.host = "127.0.0.1";
     node_.port = find_free_port(PortScope::loopback);
     node_.heartbeat_timeout = kHeartbeat;
-    server_ = std::make_unique<ElasticServer>(node_, "");
-    host_ = std::make_unique<JoinedHost>(node_, "", signals_);
+    server_ = std::make_unique<ElasticServer>(node_, "", 3);
+    host_ = std::make_unique<JoinedHost>(node_, "", 2, signals_);
   }
   void SetUp() override {
     membership::EventLog log(server_->store());
@@ -59,11 +59,18 @@ TEST_F(JoinedHostTest, AHostTakesTheJobsIdAndRefusesAnother) {
   NodeOptions other = node_;
   other.job_id = "another";
   try {
-    const JoinedHost refused(other, "", signals_);
+    const JoinedHost refused(other, "", 2, signals_);
     ADD_FAILURE() << "it joined";
   } catch (const LaunchError& error) {
     EXPECT_NE(std::string(error.what()).find("was started with --job-id another"), std::string::npos) << error.what();
   }
+}
+
+TEST_F(JoinedHostTest, TheRanksOfAllHostsHaveNumbersOfTheirOwn) {
+  EXPECT_EQ(host_->first_rank(), 3) << "the server said so";
+  const JoinedHost second(node_, "", 4, signals_);
+  EXPECT_EQ(second.first_rank(), 5);
+  EXPECT_EQ(JoinedHost(node_, "", 1, signals_).first_rank(), 9);
 }
 
 TEST_F(JoinedHostTest, TheRanksStopWhenTheStoreIsGone) {

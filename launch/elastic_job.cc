@@ -67,9 +67,12 @@ RankCommand coordinator_of(const Options& options, const std::string& journal, c
   return coordinator;
 }
 
-JobVariables environment_of(const Options& options, const std::string& secret, RendezvousFolder& folder) {
+// The ranks of all launchers have numbers of their own, so that their files may be in one folder.
+JobVariables environment_of(const Options& options, int first_rank, const std::string& secret,
+                            RendezvousFolder& folder) {
   JobVariables job;
-  job.world = options.ranks;
+  job.first_rank = first_rank;
+  job.world = first_rank + options.ranks;
   job.job_id = job_id_or_random(options.node.job_id);
   job.rendezvous = folder.store_file(0);
   job.master_port = master_port_or_free(options.node.master_port);
@@ -91,13 +94,14 @@ std::optional<EpochMembers> epoch_of_journal(const std::string& journal, std::in
 template <class Finish>
 int supervise(const Options& options, SignalQueue& signals, RendezvousFolder& folder, int front_fd, JobVariables job,
               JobView view, EpochLookup epochs, Finish finish) {
-  FlightWatch flight(options, 0, job.world, std::move(epochs));
+  FlightWatch flight(options, job, std::move(epochs));
   job.flight_recorders = flight.recorders();
   view.flight = &flight;
+  view.names = {.first_rank = job.first_rank, .world = job.world};
   auto live = live_watch(options, folder, job);
   if (live) {
     view.live = &*live;
-    live->follow(0, options.ranks);
+    live->follow(job.first_rank, options.ranks);
   }
   Supervisor supervisor(options, signals, front_fd, view);
   const JobOutcome outcome = supervisor.run(rank_commands(options, std::move(job)));
@@ -136,14 +140,14 @@ std::string sentence_of_leaving(const JobOutcome& outcome) {
 
 int run_elastic(const Options& options, const std::string& secret, SignalQueue& signals, RendezvousFolder& folder,
                 int front_fd) {
-  JobVariables job = environment_of(options, secret, folder);
-  JobView view{.names = {.world = options.ranks}, .job_end = job_deadline(options)};
+  JobVariables job = environment_of(options, /*first_rank=*/0, secret, folder);
+  JobView view{.names = {}, .job_end = job_deadline(options)};
   std::unique_ptr<ElasticServer> server;
   ElasticView elastic;
   if (options.node.host.empty()) {
     job.elastic = folder.store_file(0) + "-elastic";
   } else {
-    server = std::make_unique<ElasticServer>(options.node, secret);
+    server = std::make_unique<ElasticServer>(options.node, secret, /*next_rank=*/options.ranks);
     job.elastic = server->place();
     job.job_id = server->job_id();
     elastic.has_hosts = [&] { return server->has_hosts(); };
@@ -179,12 +183,12 @@ int run_joined(const Options& options, const std::string& secret, SignalQueue& s
   const Deadline job_end = job_deadline(options);
   NodeOptions node = options.node;
   node.rendezvous_timeout = std::min(node.rendezvous_timeout, job_end.remaining());
-  JoinedHost host(node, secret, signals);
-  JobVariables job = environment_of(options, secret, folder);
+  JoinedHost host(node, secret, options.ranks, signals);
+  JobVariables job = environment_of(options, host.first_rank(), secret, folder);
   job.elastic = host.place();
   job.job_id = host.job_id();
   job.elastic_host = host.name();
-  JobView view{.names = {.world = options.ranks}, .alarm_fd = host.alarm_fd(), .job_end = job_end};
+  JobView view{.names = {}, .alarm_fd = host.alarm_fd(), .job_end = job_end};
   view.elastic.emplace();
   view.elastic->deaths_per_minute = options.elastic->deaths_per_minute;
   view.elastic->answers = [&] { return host.answers(); };

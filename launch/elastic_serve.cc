@@ -7,6 +7,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/membership/journal.h"
+#include "gradwire/membership/records.h"
 #include "launch/elastic_coordinator.h"
 #include "launch/elastic_hosts.h"
 #include "launch/job.h"
@@ -26,8 +27,13 @@ int serve(const Options& options, const std::string& secret, SignalQueue& signal
   const ElasticOptions& job = *options.elastic;
   const bool goes_on = membership::has_begun(job.log);
   std::map<std::string, std::string> contents;
-  if (goes_on) contents = membership::restored_store(job.log);
-  ElasticServer server(options.node, secret, contents);
+  int next_rank = 0;
+  if (goes_on) {
+    contents = membership::restored_store(job.log);
+    // The journal does not tell how many ranks each host has.
+    next_rank = kMaxRanks * std::stoi(contents.at(membership::kHostsKey));
+  }
+  ElasticServer server(options.node, secret, next_rank, contents);
   PatientCoordinator coordinator(server.store(),
                                  coordinator_options(job, options.ranks, job.log, options.node.heartbeat_timeout));
   const std::string address = server.address();

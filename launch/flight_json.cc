@@ -114,8 +114,9 @@ RankTable rank_from(const json& line) {
   RankTable table;
   table.rank = line.at("rank");
   table.world = line.at("world");
+  table.job = line.value("job", "");  // the first files of this version lack the field, as some others do
   table.pid = line.at("pid");
-  table.started = line.value("started", std::int64_t{0});  // the first files of this version lack the field
+  table.started = line.value("started", std::int64_t{0});
   table.wall_offset = line.at("wall_offset");
   table.lost_calls = line.at("lost_calls");
   table.lost_groups = line.at("lost_groups");
@@ -171,6 +172,7 @@ std::string flight_lines(const RankTable& table) {
        {"version", kFlightLines},
        {"rank", table.rank},
        {"world", table.world},
+       {"job", table.job},
        {"pid", table.pid},
        {"started", table.started},
        {"wall_offset", table.wall_offset},
@@ -234,7 +236,8 @@ void write_flight_folder(const std::string& folder, const std::vector<RankTable>
 std::vector<RankTable> read_flight_folder(const std::string& folder) {
   std::vector<RankTable> tables;
   std::filesystem::file_time_type newest;
-  int world = -1;  // of the newest
+  int world = -1;  // of the newest, as the next
+  std::string job;
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
     const std::string name = entry.path().filename().string();
@@ -253,13 +256,16 @@ std::vector<RankTable> read_flight_folder(const std::string& folder) {
     if (const auto written = entry.last_write_time(); tables.size() == 1 || written > newest) {
       newest = written;
       world = tables.back().world;
+      job = tables.back().job;
     }
   }
   if (error) throw LaunchError(kUsageExit, concat("cannot read the folder '", folder, "': ", error.message()));
   if (tables.empty())
     throw LaunchError(kUsageExit, concat("the folder '", folder, "' holds no records of a flight recorder"));
-  // The folder may hold records of an earlier job with more ranks.
-  if (world > 0) std::erase_if(tables, [&](const RankTable& table) { return table.rank >= world; });
+  // The folder may hold records of an earlier job with more ranks. Launchers of one elastic job know different numbers.
+  std::erase_if(tables, [&](const RankTable& table) {
+    return world > 0 && table.rank >= world && (job.empty() || table.job != job);
+  });
   std::sort(tables.begin(), tables.end(), [](const RankTable& a, const RankTable& b) { return a.rank < b.rank; });
   return tables;
 }

@@ -38,6 +38,7 @@ RankTable full_table(int rank) {
   RankTable table;
   table.rank = rank;
   table.world = 12;
+  table.job = "job-7";
   table.pid = 77;
   table.started = 90;
   table.wall_offset = -5;
@@ -70,6 +71,7 @@ RankTable full_table(int rank) {
 
 void expect_same(const RankTable& a, const RankTable& b) {
   EXPECT_EQ(flight_lines(a), flight_lines(b));
+  EXPECT_EQ(a.job, b.job);
   EXPECT_EQ(a.started, b.started);
   ASSERT_EQ(a.groups.size(), b.groups.size());
   const CallRow& left = a.groups[0].calls.at(0);
@@ -114,22 +116,28 @@ TEST(FlightJson, DamagedLinesAreRefusedWithTheirPlace) {
 TEST(FlightJson, RanksThatTheLastJobDidNotHaveAreLeftOut) {
   std::string folder = (std::filesystem::temp_directory_path() / "gradwire-flight-XXXXXX").string();
   ASSERT_NE(::mkdtemp(folder.data()), nullptr);
-  const auto tables_of_job = [](int world) {
+  const auto tables_of_job = [](int world, const std::string& job) {
     std::vector<RankTable> tables;
     for (int rank = 0; rank < world; ++rank) {
       tables.push_back(full_table(rank));
       tables.back().world = world;
+      tables.back().job = job;
     }
     return tables;
   };
-  write_flight_folder(folder, tables_of_job(4));
+  write_flight_folder(folder, tables_of_job(4, "one"));
   for (int rank = 0; rank < 4; ++rank) {
     const std::string file = concat(folder, "/rank-", rank, ".jsonl");
     std::filesystem::last_write_time(file, std::filesystem::last_write_time(file) - std::chrono::hours(1));
   }
   EXPECT_EQ(read_flight_folder(folder).size(), 4U);
-  write_flight_folder(folder, tables_of_job(2));
-  EXPECT_EQ(read_flight_folder(folder).size(), 2U);
+  for (const char* other : {"other", ""}) {
+    write_flight_folder(folder, tables_of_job(2, other));
+    EXPECT_EQ(read_flight_folder(folder).size(), 2U) << other;
+  }
+  // The launcher that began an elastic job knows nothing of the ranks that another one has brought.
+  write_flight_folder(folder, tables_of_job(2, "one"));
+  EXPECT_EQ(read_flight_folder(folder).size(), 4U);
   std::filesystem::remove_all(folder);
 }
 

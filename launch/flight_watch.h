@@ -21,6 +21,7 @@
 #include "launch/options.h"
 #include "launch/present_epoch.h"
 #include "launch/process_look.h"
+#include "launch/rank_environment.h"
 #include "launch/rank_process.h"
 #include "launch/report.h"
 
@@ -30,9 +31,9 @@ namespace gradwire::launch {
 // lines; nothing is returned where there is nothing to say.
 class FlightWatch {
  public:
-  // `options` outlives the object. `world` is the number of ranks of the job. `epochs`: of an elastic job; null for any
-  // other job.
-  FlightWatch(const Options& options, int first_rank, int world, EpochLookup epochs = nullptr);
+  // `options` outlives the object. Of `job`, the numbers of the ranks and the id count. `epochs`: of an elastic job;
+  // null for any other job.
+  FlightWatch(const Options& options, const JobVariables& job, EpochLookup epochs = nullptr);
 
   // The values of GRADWIRE_FLIGHT_RECORDER for the ranks, as JobVariables takes them.
   std::vector<std::string> recorders() const;
@@ -111,6 +112,7 @@ class FlightWatch {
   const Options& options_;
   const int first_rank_;
   const int world_;
+  const std::string job_id_;
   const long kills_before_;
   FlightFiles files_;
   std::vector<Looks> looks_;

@@ -287,6 +287,26 @@ class ElasticHostEndTest : public LauncherEndTest {
   const std::string address_ = concat("127.0.0.1:", find_free_port(PortScope::loopback));
 };
 
+// Their records may be in one folder.
+TEST_F(ElasticHostEndTest, RanksOfAHostThatJoinsHaveNumbersOfTheirOwn) {
+  const std::string records = scratch("records");
+  std::filesystem::create_directory(records);
+  const auto script = [&](const char* name) {
+    return concat("echo ", name, " > $GRADWIRE_RECORD/rank-$RANK.record; echo up $RANK of $WORLD_SIZE; while [ ! -e ",
+                  scratch(name), " ]; do sleep 0.02; done");
+  };
+  start(words({"--elastic", "1:2", "--rendezvous", address_, "--record", records}, script("first")));
+  wait_for_output("[rank 0] up 0 of 1\n");
+  auto joined = launch("joined", words({"--join", address_, "--record", records}, script("second")));
+  joined.wait_for("[rank 1] up 1 of 2\n");
+  EXPECT_EQ(read_file(records + "/rank-0.record"), "first\n");
+  EXPECT_EQ(read_file(records + "/rank-1.record"), "second\n");
+  std::ofstream(scratch("second")) << "go";
+  EXPECT_EQ(joined.finish().exit_code, 0);
+  std::ofstream(scratch("first")) << "go";
+  EXPECT_EQ(finish().exit_code, 0);
+}
+
 TEST_F(ElasticHostEndTest, AHostWhoseStoreDoesNotAnswerEndsAllTheSame) {
   const auto server =
       launch("server", {"--serve", address_, "--elastic", "1:2", "--membership-log", scratch("journal")});

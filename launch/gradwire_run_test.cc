@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
 // Tests gradwire-run as a user sees it: the environment of ranks, their output, and command lines that are refused.
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -11,6 +12,7 @@
 #include <set>
 #include <sstream>
 
+#include "gradwire/base/os_handles.h"
 #include "gradwire/base/strings.h"
 #include "launch/cpu_share.h"
 #include "launch/launcher_fixture_internal.h"
@@ -74,6 +76,19 @@ TEST_F(LauncherTest, RecordsOfAnEarlierJobDoNotStayInTheFolder) {
   EXPECT_FALSE(std::filesystem::exists(records / "rank-1.record"));
   EXPECT_TRUE(std::filesystem::exists(records / "rank-7.record")) << "of no rank of this job";
   std::filesystem::remove_all(records);
+}
+
+// As the file of a rank of another launcher does.
+TEST_F(LauncherTest, ARecordIntoWhichAProcessWritesStays) {
+  const UniqueFd file(::open(scratch("rank-0.record").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  struct flock lock = {};
+  lock.l_type = F_WRLCK;
+  lock.l_whence = SEEK_SET;
+  ASSERT_EQ(::fcntl(file.get(), F_SETLK, &lock), 0);
+  std::ofstream(scratch("rank-1.record")) << "old";
+  EXPECT_EQ(run_script({"-n", "2", "--record", scratch("")}, "true").exit_code, 0);
+  EXPECT_TRUE(std::filesystem::exists(scratch("rank-0.record")));
+  EXPECT_FALSE(std::filesystem::exists(scratch("rank-1.record")));
 }
 
 TEST_F(LauncherTest, RanksFindTheFolderForTheirSteps) {

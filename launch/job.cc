@@ -5,14 +5,13 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <memory>
-#include <system_error>
 #include <utility>
 
 #include "gradwire/base/environment.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/observe/step_recorder.h"
 #include "gradwire/store/secret.h"
 #include "launch/cpu_share.h"
 #include "launch/launch_error.h"
@@ -20,14 +19,6 @@
 
 namespace gradwire::launch {
 namespace {
-
-// The records of an earlier job would be taken for those of ranks that end before they write any.
-void remove_records(const JobVariables& job, int ranks) {
-  for (int rank = 0; rank < ranks; ++rank) {
-    std::error_code ignored;
-    std::filesystem::remove(concat(job.record_folder, "/rank-", job.first_rank + rank, ".record"), ignored);
-  }
-}
 
 // The folder that the user names for the records, in one way or another; empty: none.
 std::string named_record_folder(const Options& options) {
@@ -58,7 +49,11 @@ std::vector<RankCommand> rank_commands(const Options& options, JobVariables job)
   job.threads = threads_per_rank(allowed_cpus(), options.ranks);
   job.terminal = options.prefix && options.log_folder.empty() && ::isatty(STDOUT_FILENO) == 1;
   if (job.record_folder.empty()) job.record_folder = options.record_folder;
-  if (!job.record_folder.empty() && job.attempt == 0) remove_records(job, options.ranks);
+  if (!job.record_folder.empty() && job.attempt == 0) {
+    // The records of an earlier job would be taken for those of ranks that end before they write any.
+    for (int rank = 0; rank < options.ranks; ++rank)
+      observe::remove_earlier_record(job.record_folder, job.first_rank + rank);
+  }
   job.extra = options.extra_environment;
   std::vector<RankCommand> ranks;
   for (int rank = 0; rank < options.ranks; ++rank) {
@@ -94,7 +89,7 @@ int run_alone(const Options& options, SignalQueue& signals, RendezvousFolder& fo
     job.rendezvous = folder.store_file(job.attempt);
     job.master_port = master_port_or_free(options.node.master_port);
     view.names.append = job.attempt > 0;
-    FlightWatch flight(options, 0, job.world);
+    FlightWatch flight(options, job);
     job.flight_recorders = flight.recorders();
     view.flight = &flight;
     if (live) live->follow(0, options.ranks);

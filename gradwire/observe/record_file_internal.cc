@@ -12,9 +12,12 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <optional>
 #include <utility>
 
+#include "gradwire/base/environment.h"
 #include "gradwire/base/error.h"
+#include "gradwire/base/stable_hash.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/observe/clock_internal.h"
 #include "gradwire/observe/flight_text_internal.h"
@@ -99,22 +102,36 @@ struct flock whole_file(short type) {
   return lock;
 }
 
-void require_no_writer(const std::string& path) {
+std::string path_of(const std::string& folder, int rank) { return concat(folder, "/rank-", rank, ".record"); }
+
+// The process that writes the file, as far as this host knows.
+std::optional<pid_t> writer_of(const std::string& path) {
   const UniqueFd old(::open(path.c_str(), O_RDWR | O_CLOEXEC));
   struct flock lock = whole_file(F_WRLCK);
-  if (!old || ::fcntl(old.get(), F_GETLK, &lock) != 0 || lock.l_type == F_UNLCK) return;
-  throw ResourceError(concat("GRADWIRE_RECORD: process ", lock.l_pid, " writes '", path,
-                             "'; this process has the rank's number and is not the rank"));
+  if (!old || ::fcntl(old.get(), F_GETLK, &lock) != 0 || lock.l_type == F_UNLCK) return std::nullopt;
+  return lock.l_pid;
+}
+
+std::uint64_t hash_of_job() {
+  const auto id = environment("GRADWIRE_JOB_ID");
+  return id ? stable_hash(*id) : 0;
 }
 
 }  // namespace
 
+void RecordFile::remove_earlier(const std::string& folder, int rank) {
+  const std::string path = path_of(folder, rank);
+  if (!writer_of(path)) ::unlink(path.c_str());
+}
+
 std::unique_ptr<RecordFile> RecordFile::make(const std::string& folder, int rank, int world) {
-  const std::string path = concat(folder, "/rank-", rank, ".record");
+  const std::string path = path_of(folder, rank);
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error) fail(folder, "cannot be made", error.value());
-  require_no_writer(path);
+  if (const auto writer = writer_of(path))
+    throw ResourceError(concat("GRADWIRE_RECORD: process ", *writer, " writes '", path,
+                               "'; this process has the rank's number and is not the rank"));
   // A new file: somebody may still read the old one.
   ::unlink(path.c_str());
   UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
@@ -135,6 +152,7 @@ std::unique_ptr<RecordFile> RecordFile::make(const std::string& folder, int rank
   set(file.monotonic, time_of(CLOCK_MONOTONIC));
   set(file.wall, time_of(CLOCK_REALTIME));
   set(file.steps_per_row, std::uint64_t{1});
+  set(file.job, hash_of_job());
   set_text(file.program, command_line());
   std::array<char, 64> host{};
   if (::gethostname(host.data(), host.size() - 1) == 0) set_text(file.host, host.data());

@@ -34,6 +34,8 @@ class RecordFile {
   // ResourceError, which names the file and the reason, also where another process writes such a file now: a rank whose
   // child inherited the rank's environment.
   static std::unique_ptr<RecordFile> make(const std::string& folder, int rank, int world);
+  // remove_earlier_record() of step_recorder.h.
+  static void remove_earlier(const std::string& folder, int rank);
 
   // The thread that trains begins a phase of step `step`.
   void enter(record_format::Phase phase, std::uint64_t step, std::int64_t now) noexcept;

@@ -357,6 +357,8 @@ void record_from_environment(int rank, int world) noexcept {
   }
 }
 
+void remove_earlier_record(const std::string& folder, int rank) { RecordFile::remove_earlier(folder, rank); }
+
 void record_steps() noexcept {
   try {
     MutexLock lock(starting);

@@ -16,6 +16,8 @@
 // ranks as threads mix their steps. In a forked child nothing is recorded.
 #pragma once
 
+#include <string>
+
 #include "gradwire/observe/step_times.h"
 
 namespace gradwire::observe {
@@ -23,6 +25,10 @@ namespace gradwire::observe {
 // Begins to record into a file where GRADWIRE_RECORD names a folder; else, and from the second call on, does nothing.
 // RANK and WORLD_SIZE of the environment name the rank; without them, `rank` and `world` do. Thread-safe.
 void record_from_environment(int rank, int world) noexcept;
+
+// Removes the file of the rank in `folder` that an earlier run has left, if there is one. A file into which a process
+// writes stays. Thread-safe.
+void remove_earlier_record(const std::string& folder, int rank);
 
 // Begins to record in memory, for last_step() and step_totals(), if nothing is recorded yet. Thread-safe.
 void record_steps() noexcept;

@@ -155,8 +155,21 @@ class Recorded(ReportTest):
             if number < 2:  # a later job of two ranks
                 struct.pack_into("<2Q", whole, 16, number << 32 | 2, struct.unpack_from("<Q", whole, 24)[0])
                 struct.pack_into("<Q", whole, 32, struct.unpack_from("<Q", whole, 32)[0] + 10**12)
+                struct.pack_into("<Q", whole, 120, 77)
             (mixed / f"rank-{number}.record").write_bytes(whole)
         self.assertEqual([rank.rank for rank in recorded.read_folder(str(mixed))], [0, 1])
+
+    def test_ranks_of_a_host_that_joined_the_job_are_shown_also_where_a_process_of_the_first_host_is_the_newest(self):
+        shared = self.folder / "shared"
+        shared.mkdir()
+        for number in range(RANKS):
+            whole = bytearray((self.target / f"rank-{number}.record").read_bytes())
+            self.assertNotEqual(struct.unpack_from("<Q", whole, 120)[0], 0, "gradwire-run says which job it is")
+            if number == 0:  # began later, and knows of no other host
+                struct.pack_into("<Q", whole, 16, 1)
+                struct.pack_into("<Q", whole, 32, struct.unpack_from("<Q", whole, 32)[0] + 10**12)
+            (shared / f"rank-{number}.record").write_bytes(whole)
+        self.assertEqual([rank.rank for rank in recorded.read_folder(str(shared))], list(range(RANKS)))
 
     def with_losses(self, name, word_of):
         """The job's record, with the words of losses that `word_of` returns for a step."""
@@ -312,7 +325,7 @@ def row(compute, communication, steps=10):
 
 
 def rank(number, compute, communication):
-    return recorded.RankRecord("", number, 3, 1, "h", "p", 0, 0, "rest", 0, row(compute, communication), [], [])
+    return recorded.RankRecord("", number, 3, 1, "h", "p", 0, 0, "rest", 0, row(compute, communication), [], [], 0)
 
 
 class Verdict(unittest.TestCase):
@@ -349,8 +362,8 @@ class LastCalls(ReportTest):
         self.target = self.folder / self.id()
         self.target.mkdir()
 
-    def write_rank(self, number, process, *calls):
-        lines = [{"type": "rank", "rank": number, "world": 2, "wall_offset": 10**18, "process": process},
+    def write_rank(self, number, process, *calls, job=""):
+        lines = [{"type": "rank", "rank": number, "world": 2, "job": job, "wall_offset": 10**18, "process": process},
                  {"type": "group", "path": "default"}]
         for begin, end, outcome in calls:
             lines.append({"type": "call", "operation": "all_reduce", "count": 1024, "dtype": "f32", "group": "default",
@@ -380,6 +393,13 @@ class LastCalls(ReportTest):
         os.utime(self.target / "rank-2.jsonl", (1, 1))  # of an earlier job with three ranks
         labels = [label.words() for label in self.page(self.target).one("section", id="calls").all(class_="gantt-label")]
         self.assertEqual(labels[1:], ["rank 0: stopped", "rank 1: stopped"])
+
+    def test_ranks_of_a_host_that_joined_the_job_are_shown(self):
+        for number in range(3):
+            self.write_rank(number, {"state": "T"}, (10**6, 2 * 10**6, "good"), job="one")
+        os.utime(self.target / "rank-2.jsonl", (1, 1))  # the launcher of rank 0 knows of two ranks
+        labels = [label.words() for label in self.page(self.target).one("section", id="calls").all(class_="gantt-label")]
+        self.assertEqual(labels[1:], ["rank 0: stopped", "rank 1: stopped", "rank 2: stopped"])
 
     def test_a_rank_that_made_no_call(self):
         self.write_rank(0, {"has_ended": True, "code": 3})

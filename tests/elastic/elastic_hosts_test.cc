@@ -389,7 +389,7 @@ TEST_F(ElasticHostsTest, AHostLeavesBeforeItsRanksHaveJoined) {
   second.signal(SIGTERM);
   const Result left = second.finish();
   EXPECT_EQ(left.exit_code, 0) << left.err;
-  EXPECT_EQ(launch::count_of(left.err, "this host has left the job; SIGTERM ended rank 0 at once"), 1) << left.err;
+  EXPECT_EQ(launch::count_of(left.err, "this host has left the job; SIGTERM ended rank 1 at once"), 1) << left.err;
   go_to_the_end();
   EXPECT_EQ(first.finish().exit_code, 0);
 }

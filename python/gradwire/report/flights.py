@@ -30,6 +30,7 @@ class FlightRank:
     rank: int
     world: int
     state: str  # what the launcher saw of the process, in words
+    job: str  # empty: not known
     calls: list[FlightCall] = field(default_factory=list)  # in their order
 
 
@@ -70,7 +71,8 @@ def read_flight_rank(file: str) -> FlightRank:
         kind = line.text_at("type")
         if kind == "rank":
             offset = line.number_at("wall_offset") * 1e-9
-            rank = FlightRank(int(line.number_at("rank")), int(line.number_at("world")), state_of(line.fields.get("process")))
+            state, job = state_of(line.fields.get("process")), str(line.fields.get("job", ""))
+            rank = FlightRank(int(line.number_at("rank")), int(line.number_at("world")), state, job)
         elif kind == "call":
             if rank is None:
                 raise line.fail("it is a call, and no line before it says whose")
@@ -85,9 +87,10 @@ def read_flight_folder(folder: str) -> list[FlightRank]:
     """The ranks of the job that wrote last, in order. Throws ReportError."""
     files = sorted(pathlib.Path(folder).glob("rank-*.jsonl"), key=lambda file: file.stat().st_mtime)
     ranks = [read_flight_rank(str(file)) for file in files]
-    # The folder may hold records of an earlier job with more ranks.
+    # The folder may hold records of an earlier job with more ranks. Launchers of one elastic job know different numbers.
     if ranks and ranks[-1].world > 0:
-        ranks = [rank for rank in ranks if rank.rank < ranks[-1].world]
+        newest = ranks[-1]
+        ranks = [rank for rank in ranks if rank.rank < newest.world or newest.job and rank.job == newest.job]
     return sorted(ranks, key=lambda rank: rank.rank)
 
 
@@ -96,6 +99,6 @@ def last_calls(ranks: Sequence[FlightRank], many: int) -> list[FlightRank]:
     begins = [rank.calls[-many:][0].called for rank in ranks if rank.calls]
     since = max(begins, default=0.0)
     return [
-        FlightRank(rank.rank, rank.world, rank.state, [call for call in rank.calls if call.called >= since])
+        FlightRank(rank.rank, rank.world, rank.state, rank.job, [call for call in rank.calls if call.called >= since])
         for rank in ranks
     ]

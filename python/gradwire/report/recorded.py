@@ -102,6 +102,7 @@ class RankRecord:
     total: Row
     course: list[Row]
     hooks: list[str]
+    job: int  # tells jobs apart; 0: not known
     events: list[Event] = field(default_factory=list)  # in the order in which they ended
     choices: list[Choice] = field(default_factory=list)  # in their order
 
@@ -209,6 +210,7 @@ def read_record(file: str) -> RankRecord:
         row_of(words.unpack_from(data, 128)),
         [row for row in course if row.steps],
         hooks,
+        head[15],
     )
     whole = whole_records(data)
     record.events = [event_of(event, hooks) for event in whole if event[1] & 0xFF != CHOICE]
@@ -246,6 +248,6 @@ def read_folder(folder: str) -> list[RankRecord]:
         )
     begun = [file for file in files if has_begun(file)] or files
     records = sorted((read_record(str(file)) for file in begun), key=lambda record: record.rank)
-    # A job before, with more ranks, may have left files in the folder.
-    world = max(records, key=lambda record: record.opened).world
-    return [record for record in records if record.rank < world]
+    # A job before, with more ranks, may have left files in the folder. Launchers of one elastic job know different numbers.
+    newest = max(records, key=lambda record: record.opened)
+    return [record for record in records if record.rank < newest.world or newest.job and record.job == newest.job]
