@@ -361,6 +361,39 @@ TEST_F(NodesTest, HostsAreStartedThroughAShell) {
   EXPECT_EQ(run_script(options, "[ $RANK = 2 ] && exit 9; sleep 1000").exit_code, 9);
 }
 
+// Of three hosts one cannot be reached. The first begins the job, and the other joins it. The ranks wait for each
+// other.
+TEST_F(NodesTest, AnElasticJobIsStartedOnHostsAndGoesOnWithoutOneThatIsLost) {
+  std::ofstream(scratch("ssh")) << "[ $2 = b ] && exit 255\nsetsid -w sh -c \"$1\"\nexit $?\n";
+  const std::string script =
+      concat("touch ", scratch("up"), "-$RANK; for r in 0 1 2 3; do while [ ! -e ", scratch("up"),
+             "-$r ]; do sleep 0.02; done; done; echo host [$GRADWIRE_ELASTIC_HOST]");
+  const auto result =
+      run_script({"--hosts", "a,b,c", "--ssh", concat("/bin/sh ", scratch("ssh"), " {command} {host}"), "--rendezvous",
+                  concat("127.0.0.1:", port_), "-n", "2", "--elastic", "1:8", "--drop-slow", "3.5:20",
+                  "--membership-log", scratch("journal"), "--deaths-per-minute", "3", "--heartbeat-timeout", "20"},
+                 script);
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  for (const int rank : {0, 1}) EXPECT_TRUE(contains(result.out, concat("[rank ", rank, "] host []\n"))) << result.out;
+  for (const int rank : {2, 3}) EXPECT_TRUE(contains(result.out, concat("[rank ", rank, "] host [1]\n"))) << result.out;
+  EXPECT_TRUE(contains(result.err, "host b is no longer in the job: its launcher has ended (exit code 255)\n"))
+      << result.err;
+  EXPECT_TRUE(std::filesystem::exists(scratch("journal")));
+}
+
+// Its end is that of the job on all hosts.
+TEST_F(NodesTest, AnElasticJobOnHostsEndsWithItsFirstHost) {
+  Words options = two_hosts();
+  for (const char* word : {"--elastic", "1:8", "--deaths-per-minute", "0"}) options.emplace_back(word);
+  const auto result = run_script(options, concat("touch ", scratch("up"),
+                                                 "-$RANK; [ $RANK = 1 ] && exec sleep 1000; "
+                                                 "while [ ! -e ",
+                                                 scratch("up"), "-1 ]; do sleep 0.02; done; exit 7"));
+  EXPECT_EQ(result.exit_code, 7) << result.err;
+  EXPECT_TRUE(contains(result.err, "more than --deaths-per-minute 0, so the job ends")) << result.err;
+  EXPECT_TRUE(contains(result.err, concat("the job at 127.0.0.1:", port_, " has ended: "))) << result.err;
+}
+
 TEST_F(NodesTest, SignalsReachTheRanksOfAllHosts) {
   start_script(two_hosts(),
                concat("trap 'echo got-usr1' USR1; trap 'sleep 1; echo checkpoint; touch ", scratch("saved"),

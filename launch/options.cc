@@ -409,9 +409,12 @@ std::optional<ElasticOptions> read_elastic(const RawOptions& raw, const Options&
   ElasticOptions elastic = raw.join.empty() ? read_sizes(raw.elastic, options.ranks) : read_join(raw);
   if (options.max_restarts > 0)
     refuse_option("--max-restarts starts all ranks again, and --elastic the one that died; give one of them");
-  if (!options.remote.hosts.empty() || !raw.nodes.empty() || !raw.node.empty())
+  if (!raw.nodes.empty() || !raw.node.empty())
     refuse_option(
-        "--elastic begins on one host, and others come with --join; leave --hosts, --nnodes and --node-rank out");
+        "--elastic begins on one host, and others come with --join, or with --hosts all at once; leave --nnodes and "
+        "--node-rank out");
+  if (!options.remote.hosts.empty() && !raw.replay.empty())
+    refuse_option("--replay plays a job on one host, also where the job had several; leave --hosts out");
   if (!raw.deaths_per_minute.empty())
     elastic.deaths_per_minute = read_number("--deaths-per-minute", raw.deaths_per_minute, 0, 1000000);
   elastic.log = raw.membership_log;
@@ -509,6 +512,29 @@ Options check(const RawOptions& raw, std::vector<std::string> rest, const std::v
   return options;
 }
 
+// What makes the launcher on host `node` a part of the job.
+std::vector<std::string> arguments_for_job(const Options& options, int node) {
+  const std::string address = membership::job_address(options.node.host, options.node.port);
+  if (!options.elastic) {
+    return {"--nnodes",       std::to_string(options.node.nodes),
+            "--node-rank",    std::to_string(node),
+            "--rendezvous",   address,
+            "--max-restarts", std::to_string(options.max_restarts)};
+  }
+  const ElasticOptions& elastic = *options.elastic;
+  std::vector<std::string> arguments = {"--deaths-per-minute", std::to_string(elastic.deaths_per_minute)};
+  const auto add = [&](std::vector<std::string> more) { arguments.insert(arguments.end(), more.begin(), more.end()); };
+  if (elastic.replace_stalled) add({"--replace-stalled"});
+  if (node != 0) {
+    add({"--join", address});
+    return arguments;
+  }
+  add({"--elastic", concat(elastic.min, ":", elastic.max), "--rendezvous", address});
+  if (!elastic.log.empty()) add({"--membership-log", elastic.log});
+  if (elastic.slow) add({"--drop-slow", concat(elastic.slow->factor, ":", elastic.slow->steps)});
+  return arguments;
+}
+
 }  // namespace
 
 std::vector<std::string> arguments_for_host(const Options& options, int node) {
@@ -518,18 +544,10 @@ std::vector<std::string> arguments_for_host(const Options& options, int node) {
   const NodeOptions& job = options.node;
   std::vector<std::string> arguments = {"--ranks",
                                         std::to_string(options.ranks),
-                                        "--nnodes",
-                                        std::to_string(job.nodes),
-                                        "--node-rank",
-                                        std::to_string(node),
-                                        "--rendezvous",
-                                        membership::job_address(job.host, job.port),
                                         "--rendezvous-timeout",
                                         seconds(job.rendezvous_timeout),
                                         "--heartbeat-timeout",
                                         seconds(job.heartbeat_timeout),
-                                        "--max-restarts",
-                                        std::to_string(options.max_restarts),
                                         "--grace",
                                         seconds(options.grace),
                                         "--secret-file",
@@ -538,6 +556,7 @@ std::vector<std::string> arguments_for_host(const Options& options, int node) {
                                         "--color",
                                         options.color == ColorMode::always ? "always" : "never"};
   const auto add = [&](std::vector<std::string> more) { arguments.insert(arguments.end(), more.begin(), more.end()); };
+  add(arguments_for_job(options, node));
   if (options.timeout) add({"--timeout", seconds(*options.timeout)});
   if (options.stall) add({"--stall", seconds(*options.stall)});
   if (!options.flight_folder.empty()) add({"--flight-dir", options.flight_folder});

@@ -32,7 +32,8 @@ struct NodeOptions {
   std::chrono::milliseconds heartbeat_timeout = std::chrono::seconds(10);
 };
 
-// The hosts of --hosts, each of which gets a launcher.
+// The hosts of --hosts, each of which gets a launcher. The first one's is node 0, or begins the elastic job that the
+// others join.
 struct RemoteOptions {
   std::vector<std::string> hosts;  // empty: no --hosts, the ranks are started on this host
   std::string shell;               // the command of --ssh, which may hold {host} and {command}

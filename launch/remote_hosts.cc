@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
 // --hosts: one gradwire-run on each host, through ssh or what stands in for it. Here they are like ranks: watched, and
-// stopped when they do not end by themselves.
+// stopped when they do not end by themselves. Of an elastic job, the one on the first host begins, and the others join.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -96,6 +96,14 @@ int run_on_hosts(const Options& options, const std::string& secret, SignalQueue&
   const Milliseconds notice = options.node.heartbeat_timeout + options.grace + std::chrono::seconds(10);
   here.grace = notice;
   JobView view{.names = {.bare = true}, .notice_time = notice, .gentle = true};
+  if (options.elastic) {
+    // The first host holds the job, and ends the others with it.
+    view.goes_on_without = [&](int host, const ProcessEnd& end) {
+      if (host == 0) return std::string();
+      return concat("gradwire-run: host ", options.remote.hosts[static_cast<std::size_t>(host)],
+                    " is no longer in the job: its launcher has ended (", describe(end), ")\n");
+    };
+  }
   std::optional<LiveWatch> live;
   if (options.is_watched()) {
     auto reports = std::make_unique<HostReports>();

@@ -217,6 +217,11 @@ void Supervisor::on_rank_end(int rank) {
   const ProcessEnd end = ranks_.reap_rank(rank);
   outcome_.ends[rank] = end;
   if (end.good() || outcome_.first_bad) return;
+  if (view_.goes_on_without && phases_.is(Phase::running) && outcome_.interrupted_by == 0) {
+    const std::string text = view_.goes_on_without(rank, end);
+    output_.say(text);
+    if (!text.empty()) return;
+  }
   if (elastic_ && phases_.is(Phase::running) && outcome_.interrupted_by == 0) {
     const ElasticWatch::Answer answer = elastic_->on_rank_death(rank, end);
     output_.say(answer.text);

@@ -40,7 +40,10 @@ struct JobView {
       nullptr;  // called once, as soon as a failed rank ends the job, unless it was interrupted before
   Deadline job_end = Deadline::never();               // --timeout
   std::optional<ElasticView> elastic = std::nullopt;  // empty: a rank that fails ends the job
-  LineFilter filter = nullptr;                        // of the ranks' output
+  // Returns what to say of a rank that has failed where the job goes on without it; empty where the failure ends the
+  // job.
+  std::function<std::string(int rank, const ProcessEnd& end)> goes_on_without = nullptr;
+  LineFilter filter = nullptr;  // of the ranks' output
   // The ranks are launchers of other hosts: when the front process was killed, they get SIGTERM first, not SIGKILL, and
   // a second SIGINT is theirs to handle.
   bool gentle = false;

@@ -452,9 +452,11 @@ TEST_F(ElasticLaunchTest, BadCommandLinesAreRefusedInOneSentence) {
   EXPECT_EQ(said({"--serve", "a:1", "--elastic", "1:2", "--membership-log", "x", "--replace-stalled"}),
             "gradwire-run: --serve holds a job for hosts that join it, and starts no ranks; leave --replace-stalled "
             "out\n");
-  EXPECT_EQ(said({"--elastic", "1:2", "-n", "2", "--hosts", "a,b"}),
-            "gradwire-run: --elastic begins on one host, and others come with --join; leave --hosts, --nnodes and "
-            "--node-rank out\n");
+  EXPECT_EQ(said({"--elastic", "1:2", "-n", "2", "--nnodes", "2", "--node-rank", "0", "--rendezvous", "a:1"}),
+            "gradwire-run: --elastic begins on one host, and others come with --join, or with --hosts all at once; "
+            "leave --nnodes and --node-rank out\n");
+  EXPECT_EQ(said({"--elastic", "1:2", "-n", "2", "--hosts", "a,b", "--replay", "x"}),
+            "gradwire-run: --replay plays a job on one host, also where the job had several; leave --hosts out\n");
   EXPECT_EQ(
       said({"--join", "a:1", "--elastic", "1:2", "-n", "2"}),
       "gradwire-run: --join brings this host into a job that runs; --elastic belongs to the host that began it\n");
