@@ -96,15 +96,20 @@ TEST_F(LauncherEndTest, WhoDiedFirstIsKnownHoweverLateTheLauncherLooks) {
 }
 
 // Rank 0 stands for a program without a handler for SIGTERM that learns of the death by itself, as a PeerError would
-// have it: from a pipe that only rank 1 holds open. Both open it before they go on. Rank 0 ends after rank 1, which the
-// kernel shows as ended or not at all.
+// have it: from a pipe that only rank 1 holds open. Rank 0 ends after rank 1, which the kernel shows as ended or not at
+// all. The launcher watches both once it has passed their output on.
 TEST_F(LauncherEndTest, OthersHaveTimeToNoticeAndTheirWordsAreKept) {
   const std::string pipe = scratch("pipe");
-  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
-  const auto result = run_script(
-      {"-n", "2"}, concat("if [ $RANK = 1 ]; then exec 3> ", pipe, "; echo $$ >&3; exit 5; fi; exec 3< ", pipe,
-                          "; read pid <&3; read end <&3; while read -r stat 2> /dev/null < /proc/$pid/stat; do "
-                          "case \"$stat\" in *') Z '*) break;; esac; done; echo 'PeerError: rank 1 died' >&2; exit 9"));
+  const std::string gate = scratch("gate");
+  for (const std::string& path : {pipe, gate}) ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  start_script({"-n", "2"},
+               concat("echo up; if [ $RANK = 1 ]; then exec 3> ", pipe, "; echo $$ >&3; read go < ", gate,
+                      "; exit 5; fi; exec 3< ", pipe,
+                      "; read pid <&3; read end <&3; while read -r stat 2> /dev/null < /proc/$pid/stat; do "
+                      "case \"$stat\" in *') Z '*) break;; esac; done; echo 'PeerError: rank 1 died' >&2; exit 9"));
+  wait_for_output("up", 2);
+  { std::ofstream(gate) << "go\n"; }
+  const auto result = finish();
   EXPECT_EQ(result.exit_code, 5);
   EXPECT_TRUE(says(result, "[rank 0] PeerError: rank 1 died")) << result.err;
   EXPECT_TRUE(says(result, "rank 0: exit code 9")) << result.err;
