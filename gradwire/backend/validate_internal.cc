@@ -99,18 +99,24 @@ struct Extent {
   std::size_t bytes;
 };
 
-// Whether two of the buffers at(0), at(1), ... at(count - 1) overlap. Sorts those of wide worlds: comparing each with
-// each would take milliseconds there.
+// Up to so many buffers, each is compared with each: that takes less time than a sorted list. In wide worlds it would
+// take milliseconds.
+constexpr std::size_t kFew = 32;
+
+std::uintptr_t begin_of(const Extent& extent) { return reinterpret_cast<std::uintptr_t>(extent.data); }
+
+bool overlap(const Extent& a, const Extent& b) {
+  return a.bytes > 0 && b.bytes > 0 && begin_of(a) < begin_of(b) + b.bytes && begin_of(b) < begin_of(a) + a.bytes;
+}
+
+// Whether two of the buffers at(0), at(1), ... at(count - 1) overlap.
 template <class At>
 bool any_overlap(std::size_t count, const At& at) {
-  constexpr std::size_t kFew = 32;
-  const auto begin_of = [](const Extent& extent) { return reinterpret_cast<std::uintptr_t>(extent.data); };
   if (count <= kFew) {
     for (std::size_t i = 0; i < count; ++i) {
       const Extent one = at(i);
-      for (std::size_t j = 0; j < i && one.bytes > 0; ++j) {
-        const Extent other = at(j);
-        if (begin_of(one) < begin_of(other) + other.bytes && begin_of(other) < begin_of(one) + one.bytes) return true;
+      for (std::size_t j = 0; j < i; ++j) {
+        if (overlap(one, at(j))) return true;
       }
     }
     return false;
@@ -119,8 +125,8 @@ bool any_overlap(std::size_t count, const At& at) {
   for (std::size_t i = 0; i < count; ++i) {
     if (at(i).bytes > 0) sorted.push_back(at(i));
   }
-  std::sort(sorted.begin(), sorted.end(), [&](const Extent& a, const Extent& b) { return begin_of(a) < begin_of(b); });
-  return std::adjacent_find(sorted.begin(), sorted.end(), [&](const Extent& a, const Extent& b) {
+  std::sort(sorted.begin(), sorted.end(), [](const Extent& a, const Extent& b) { return begin_of(a) < begin_of(b); });
+  return std::adjacent_find(sorted.begin(), sorted.end(), [](const Extent& a, const Extent& b) {
            return begin_of(b) - begin_of(a) < a.bytes;
          }) != sorted.end();
 }
@@ -153,22 +159,31 @@ class ConstPointers {
 void require_inputs_apart(const Checker& check, std::span<const ConstSlice> inputs, std::span<const Slice> outputs,
                           std::size_t element) {
   const auto own = static_cast<std::size_t>(check.rank());
+  const auto extent = [&](const auto& slice) { return Extent{slice.data, slice.count * element}; };
+  const auto require_apart = [&](std::size_t input, std::size_t output) {
+    if (input == own && output == own) return;
+    if (overlap(extent(inputs[input]), extent(outputs[output]))) check.refuse("inputs and outputs overlap");
+  };
+  if (inputs.size() <= kFew) {
+    for (std::size_t j = 0; j < inputs.size(); ++j) {
+      for (std::size_t i = 0; i < outputs.size(); ++i) require_apart(j, i);
+    }
+    return;
+  }
   // Outputs lie apart from each other: the one that an input could overlap first is found by its place.
   std::vector<std::size_t> order(outputs.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
-  const auto begin_of = [](const void* data) { return reinterpret_cast<std::uintptr_t>(data); };
   std::erase_if(order, [&](std::size_t i) { return outputs[i].count == 0; });
   std::sort(order.begin(), order.end(),
-            [&](std::size_t a, std::size_t b) { return begin_of(outputs[a].data) < begin_of(outputs[b].data); });
+            [&](std::size_t a, std::size_t b) { return begin_of(extent(outputs[a])) < begin_of(extent(outputs[b])); });
   for (std::size_t j = 0; j < inputs.size(); ++j) {
-    const std::uintptr_t begin = begin_of(inputs[j].data);
-    const std::size_t bytes = inputs[j].count * element;
+    const Extent input = extent(inputs[j]);
     auto at = std::partition_point(order.begin(), order.end(), [&](std::size_t i) {
-      return begin_of(outputs[i].data) + outputs[i].count * element <= begin;
+      const Extent output = extent(outputs[i]);
+      return begin_of(output) + output.bytes <= begin_of(input);
     });
-    for (; at != order.end() && bytes > 0 && begin_of(outputs[*at].data) < begin + bytes; ++at) {
-      if (*at != own || j != own) check.refuse("inputs and outputs overlap");
-    }
+    for (; at != order.end() && begin_of(extent(outputs[*at])) < begin_of(input) + input.bytes; ++at)
+      require_apart(j, *at);
   }
 }
 

@@ -5,6 +5,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/util/SmallVector.h>
 
+#include <functional>
 #include <span>
 #include <utility>
 
@@ -118,8 +119,9 @@ std::shared_ptr<Work> BackendGroup::collective(const char* operation, const Coll
   if (options.async) return post(operation, options, std::move(outputs), std::move(body));
   const std::shared_ptr<Channel> channel = this->channel(operation);
   const CallOptions call = call_options(options);
-  auto work = calls_.run(
-      std::move(outputs), [&] { body(*channel, call); }, [this] { abort(kInterrupted); });
+  const auto run_body = [&] { body(*channel, call); };
+  // A reference to the lambda fits into a std::function; the lambda itself would be allocated.
+  auto work = calls_.run(std::move(outputs), std::ref(run_body), [this] { abort(kInterrupted); });
   if (work == nullptr) fail_shut_down(operation);
   return work;
 }

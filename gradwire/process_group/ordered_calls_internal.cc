@@ -7,6 +7,7 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <exception>
+#include <functional>
 #include <thread>
 #include <utility>
 
@@ -126,7 +127,9 @@ std::shared_ptr<Work> OrderedCalls::run(Outputs outputs, const Body& body, const
   const observe::FlightCall flight = observe::take_call();
   std::exception_ptr error;
   bool interrupted = false;
-  if (!executor_.run([&] { error = error_of(body, flight); }, noting(abort, interrupted))) return nullptr;
+  const auto task = [&] { error = error_of(body, flight); };
+  // A reference, which fits into a std::function without an allocation.
+  if (!executor_.run(std::ref(task), noting(abort, interrupted))) return nullptr;
   if (interrupted) error = interruption();
   flight.ended(error);
   return error ? failed_work(error) : completed_work(std::move(outputs));

@@ -117,6 +117,29 @@ TEST_F(Validate, AllToAllChecksEveryPair) {
   refused([&] { validate::all_to_all(channel_, in, out, kType); }, "overlap");
 }
 
+// Wide worlds look for overlaps in another way.
+TEST_F(Validate, AllToAllChecksEveryPairOfAWideWorld) {
+  constexpr std::size_t kRanks = 40;
+  const LoopbackChannel wide(std::make_shared<LoopbackHub>(static_cast<int>(kRanks)), "0", 1);
+  std::array<float, 10 * kRanks> sent{};
+  std::array<float, 10 * kRanks> received{};
+  std::vector<ConstSlice> in;
+  std::vector<Slice> out;
+  for (std::size_t i = 0; i < kRanks; ++i) {
+    in.push_back({&sent[10 * i], i % 3 == 0 ? std::size_t{0} : 9});
+    out.push_back({&received[10 * (kRanks - 1 - i)], 9});
+  }
+  EXPECT_NO_THROW(validate::all_to_all(wide, in, out, kType));
+  out[1] = {&sent[10], 9};  // the own part may stay where it is
+  EXPECT_NO_THROW(validate::all_to_all(wide, in, out, kType));
+  for (std::size_t i = 0; i < kRanks; ++i) {
+    if (i == 1 || i % 3 == 0) continue;
+    const Slice before = std::exchange(out[(i + 1) % kRanks], Slice{&sent[10 * i + 8], 3});
+    if ((i + 1) % kRanks != 1) refused([&] { validate::all_to_all(wide, in, out, kType); }, "overlap");
+    out[(i + 1) % kRanks] = before;
+  }
+}
+
 TEST_F(Validate, UnknownDtypesAndOpsAreRefused) {
   refused([&] { validate::broadcast(channel_, &memory_[0], 1, static_cast<DType>(11), 0); }, "dtype");
   refused([&] { validate::all_reduce(channel_, &memory_[0], 1, kType, {static_cast<ReduceOp::Kind>(9)}); },
