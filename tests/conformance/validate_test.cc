@@ -7,6 +7,8 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <utility>
+#include <vector>
 
 #include "gradwire/base/error.h"
 #include "tests/conformance/conformance.h"

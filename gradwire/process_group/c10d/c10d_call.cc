@@ -9,6 +9,7 @@
 #include "gradwire/process_group/c10d/c10d_error_internal.h"
 #include "gradwire/process_group/labelled_work_internal.h"
 #include "gradwire/process_group/parked_threads_internal.h"
+#include "gradwire/process_group/wait_for_future_internal.h"
 #include "gradwire/process_group/watched_call_internal.h"
 
 #include <algorithm>
@@ -118,7 +119,11 @@ std::size_t C10dLedger::under_way() { return open().size(); }
 void C10dLedger::wait_all() {
   for (const Open& each : open()) {
     if (each.drive) each.drive();
-    each.future->wait();
+    try {
+      wait_for(each.future, Work::kNoTimeout, CallLabel());
+    } catch (...) {
+      if (!each.future->completed()) throw;  // else the error of the call, which is told to those who wait for the call
+    }
   }
 }
 
@@ -179,7 +184,7 @@ void MessageWaiters::join() {
 namespace {
 
 // Messages under way. Whoever waits first waits for the engine; others wait for him.
-struct Messages {
+struct Messages : std::enable_shared_from_this<Messages> {
   std::string what;
   std::shared_ptr<C10dLedger> ledger;
   C10dWorks parts;
@@ -204,6 +209,31 @@ struct Messages {
     lock.unlock();
     complete_once(future, error, [this] { return outputs.value(); });
   }
+
+  // Has a thread of `waiters` finish the messages.
+  void watch(MessageWaiters& waiters) {
+    MutexLock lock(start);
+    if (future->completed() || watched) return;
+    waiters.start([messages = shared_from_this()] { messages->finish(); });
+    watched = true;
+  }
+
+  // Makes the future complete. The engine's wait cannot be interrupted, so a thread waits where somebody may interrupt
+  // this one.
+  void drive(MessageWaiters& waiters) {
+    if (!watched && (interrupt_check() == nullptr || !try_to_watch(waiters))) finish();
+  }
+
+ private:
+  // Whether a thread waits for the messages.
+  bool try_to_watch(MessageWaiters& waiters) {
+    try {
+      watch(waiters);
+      return true;
+    } catch (const ResourceError&) {
+      return false;
+    }
+  }
 };
 
 class MessagesWork final : public LabelledWork {
@@ -213,7 +243,7 @@ class MessagesWork final : public LabelledWork {
   ~MessagesWork() override {
     // The engine must not lose a message that is under way.
     try {
-      if (!messages_->future->completed()) watch();
+      if (!messages_->future->completed()) messages_->watch(*waiters_);
     } catch (const std::exception& problem) {
       // Who ends the group waits for the message then.
       log::warn(concat(messages_->what, ": nobody waits for the message until the group ends: ", problem.what()));
@@ -224,32 +254,15 @@ class MessagesWork final : public LabelledWork {
     const WatchedWait watched;
     // A wait of the engine's that misses its timeout ends the group, so a shorter one is waited for here.
     if (timeout != kNoTimeout) return LabelledWork::wait(timeout);
-    // The engine's wait cannot be interrupted, so a thread does it where somebody may interrupt this one.
-    if (!messages_->watched && (interrupt_check() == nullptr || !try_to_watch())) messages_->finish();
+    messages_->drive(*waiters_);
     return LabelledWork::wait(kNoTimeout);
   }
   Future future() override {
-    watch();
+    messages_->watch(*waiters_);
     return messages_->future;
   }
 
  private:
-  void watch() {
-    MutexLock lock(messages_->start);
-    if (messages_->future->completed() || messages_->watched) return;
-    waiters_->start([messages = messages_] { messages->finish(); });
-    messages_->watched = true;
-  }
-  // Whether a thread waits for the message.
-  bool try_to_watch() {
-    try {
-      watch();
-      return true;
-    } catch (const ResourceError&) {
-      return false;
-    }
-  }
-
   std::shared_ptr<void> owner_;  // goes last: the group joins the waiters
   std::shared_ptr<MessageWaiters> waiters_;
   std::shared_ptr<Messages> messages_;
@@ -275,8 +288,10 @@ std::shared_ptr<Work> follow_messages(std::string what, const std::shared_ptr<C1
         flight.ended(ended.hasError() ? ended.exception_ptr() : std::exception_ptr());
       },
       /*uses_future=*/false);
-  ledger->add(messages->future, [weak = std::weak_ptr<Messages>(messages)] {
-    if (const auto alive = weak.lock()) alive->finish();
+  ledger->add(messages->future, [weak = std::weak_ptr(messages), weak_waiters = std::weak_ptr(waiters)] {
+    const auto alive = weak.lock();
+    const auto alive_waiters = weak_waiters.lock();
+    if (alive && alive_waiters) alive->drive(*alive_waiters);
   });
   return std::make_shared<MessagesWork>(std::move(messages), waiters, std::move(owner));
 }

@@ -37,6 +37,7 @@ class C10dLedger {
   // that no other thread ends.
   void add(const Future& future, std::function<void()> drive = nullptr);
   std::size_t under_way();
+  // Waits until all calls have ended. Throws AbortedError when this thread is interrupted (gradwire/base/interrupt.h).
   void wait_all();
   void end_all(const std::exception_ptr& error);
 

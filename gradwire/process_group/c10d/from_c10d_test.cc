@@ -11,9 +11,11 @@
 #include <algorithm>
 #include <fstream>
 #include <iterator>
+#include <span>
 #include <thread>
 
 #include "gradwire/base/error.h"
+#include "gradwire/base/interrupt.h"
 #include "gradwire/process_group/c10d/c10d_store.h"
 #include "gradwire/process_group/c10d/gloo_internal.h"
 #include "gradwire/process_group/c10d/process_group_backend_internal.h"
@@ -240,6 +242,64 @@ TEST_F(Gloo, DroppedMessagesLeaveNoThreads) {
       if (i % 20 == 19) group->barrier()->wait();
     }
     EXPECT_LT(mappings(), before + 200);
+  });
+}
+
+// The check of a thread that was interrupted once and for all.
+class Interrupted {
+ public:
+  Interrupted() : before_(set_interrupt_check(+[]() noexcept { return true; })) {}
+  ~Interrupted() { set_interrupt_check(before_); }
+  Interrupted(const Interrupted&) = delete;
+  Interrupted& operator=(const Interrupted&) = delete;
+
+ private:
+  const InterruptCheck before_;
+};
+
+// Rank 0 runs `body`, whose calls rank 1 does not answer.
+template <class Body>
+void with_a_silent_peer(const Body& body) {
+  run_ranks("gloo", 2, [&](int rank, const std::shared_ptr<Store>& store) {
+    const auto group = make_process_group("gloo", store, rank, 2, kLong);
+    expect_sum_works(*group);
+    const std::string ended = "ended";
+    if (rank == 1) return store->wait(std::span(&ended, 1), kLong);
+    body(*group);
+    store->set(ended, "1");
+  });
+}
+
+TEST_F(Gloo, AnInterruptedShutdownEndsTheCallsUnderWay) {
+  with_a_silent_peer([](ProcessGroup& group) {
+    at::Tensor sum = at::ones({1});
+    at::Tensor received = at::ones({1});
+    const auto collective = group.all_reduce({sum});
+    const auto message = group.recv({received}, 1, 0);
+    {
+      const Interrupted interrupted;
+      EXPECT_THROW(group.shutdown(), AbortedError);
+    }
+    EXPECT_THROW(collective->wait(), AbortedError);
+    EXPECT_THROW(message->wait(), AbortedError);
+    EXPECT_THROW(group.barrier(), InvalidArgument);  // it was shut down all the same
+  });
+}
+
+TEST_F(Gloo, ACallThatIsInterruptedEndsTheGroup) {
+  with_a_silent_peer([](ProcessGroup& group) {
+    at::Tensor ahead = at::ones({1});
+    const auto queued = group.all_reduce({ahead});
+    {
+      const Interrupted interrupted;
+      AllReduceOptions now;
+      now.async = false;
+      at::Tensor sum = at::ones({1});
+      EXPECT_THROW(group.all_reduce({sum}, now)->wait(), AbortedError);
+    }
+    EXPECT_THROW(queued->wait(), AbortedError);
+    EXPECT_THROW(group.barrier()->wait(), AbortedError);
+    group.shutdown();
   });
 }
 

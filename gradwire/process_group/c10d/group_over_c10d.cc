@@ -10,6 +10,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/base/sigpipe.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/process_group/ordered_calls_internal.h"
 #include "gradwire/process_group/tensor_memory_internal.h"
 
 namespace gradwire::internal {
@@ -118,9 +119,11 @@ class GroupOverC10d::Launch {
       for (const auto& one : all) one();
     };
   }
-  static void settle(Work& work) {
+  void settle(Work& work) {
     try {
       work.wait();
+    } catch (const AbortedError&) {
+      if (!work.is_completed()) group_.abort(kInterrupted);
     } catch (const std::exception&) {
       // It stays in the Work.
     }

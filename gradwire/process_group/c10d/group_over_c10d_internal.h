@@ -78,6 +78,8 @@ class GroupOverC10d final : public CallGroup, public Closable, public DeviceEngi
   std::shared_ptr<Work> receive(const char* operation, Tensors& tensors, int source, int tag);
   // Makes a group of the ranks `members`; null where no further engine can be made.
   std::shared_ptr<GroupOverC10d> make_group(const char* operation, int color, const std::vector<int>& members);
+  // Waits for the calls under way. Aborts them when this thread is interrupted, and returns whether that was so.
+  bool wait_for_calls();
   void barrier_in_store(const std::shared_ptr<Store>& store, Milliseconds timeout, bool wait_all);
 
   const std::string name_;

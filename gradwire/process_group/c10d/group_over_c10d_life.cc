@@ -10,11 +10,13 @@
 
 #include "gradwire/base/call_name.h"
 #include "gradwire/base/error.h"
+#include "gradwire/base/interrupt.h"
 #include "gradwire/base/sigpipe.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/process_group/c10d/c10d_error_internal.h"
 #include "gradwire/process_group/c10d/c10d_store.h"
 #include "gradwire/process_group/c10d/group_over_c10d_internal.h"
+#include "gradwire/process_group/ordered_calls_internal.h"
 #include "gradwire/process_group/outer_ranks_internal.h"
 #include "gradwire/process_group/parked_threads_internal.h"
 #include "gradwire/process_group/validate_internal.h"
@@ -179,7 +181,7 @@ void GroupOverC10d::abort(const std::string& reason) {
 
 void GroupOverC10d::shutdown() {
   if (!owner_.is_current()) return;
-  ledger_->wait_all();
+  const bool interrupted = wait_for_calls();
   waiters_->join();
   BackendPtr engine;
   std::shared_ptr<Store> store;
@@ -189,6 +191,21 @@ void GroupOverC10d::shutdown() {
   lock.unlock();  // what goes here may take its time
   duplicates_.release(*this);
   let_go(std::move(engine));
+  if (interrupted) throw_interrupted_shutdown(*this);
+}
+
+bool GroupOverC10d::wait_for_calls() {
+  try {
+    ledger_->wait_all();
+    return false;
+  } catch (const AbortedError&) {
+    abort(kInterrupted);
+  }
+  // The calls end soon now.
+  const InterruptCheck check = set_interrupt_check(nullptr);
+  ledger_->wait_all();
+  set_interrupt_check(check);
+  return true;
 }
 
 bool GroupOverC10d::is_open() const {
