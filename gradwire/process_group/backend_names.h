@@ -10,8 +10,8 @@
 namespace gradwire {
 
 // Returns the names that init_process_group() and make_process_group() accept ("auto", "shm", "gloo", ...), for
-// messages and options. A backend that this build lacks is among them; a request for it throws UnsupportedError.
-// Thread-safe.
+// messages and options; those of register_backend() come last. A backend that this build lacks is among them; a request
+// for it throws UnsupportedError. Thread-safe.
 std::vector<std::string> backend_names();
 
 // Returns whether this build has the backend `name`, one of backend_names(); false for another name. The machine may

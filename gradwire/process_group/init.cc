@@ -29,6 +29,7 @@
 #include "gradwire/process_group/c10d/nccl_internal.h"
 #include "gradwire/process_group/choose_backend_internal.h"
 #include "gradwire/process_group/hybrid/make_hybrid_internal.h"
+#include "gradwire/process_group/user_backends_internal.h"
 #include "gradwire/store/prefix_store.h"
 
 namespace gradwire {
@@ -87,6 +88,12 @@ std::shared_ptr<World> require_world(const char* operation) {
         "backend 'threads', each thread needs its own)"));
   }
   return world;
+}
+
+std::vector<std::string> own_backend_names() {
+  std::vector<std::string> names{kAuto, kGloo, internal::kHybrid, internal::kHybridGloo, internal::kHybridUcx, kNccl};
+  for (const BackendEntry& entry : builtin_backends()) names.emplace_back(entry.name);
+  return names;
 }
 
 std::string resolve_backend(const std::string& name) {
@@ -228,9 +235,16 @@ std::exception_ptr end(World& world) {
 }  // namespace
 
 std::vector<std::string> backend_names() {
-  std::vector<std::string> names{kAuto, kGloo, internal::kHybrid, internal::kHybridGloo, internal::kHybridUcx, kNccl};
-  for (const BackendEntry& entry : builtin_backends()) names.emplace_back(entry.name);
+  std::vector<std::string> names = own_backend_names();
+  for (std::string& name : internal::user_backend_names()) names.push_back(std::move(name));
   return names;
+}
+
+void register_backend(const std::string& name, GroupFactory factory) {
+  const std::vector<std::string> own = own_backend_names();
+  if (std::find(own.begin(), own.end(), name) != own.end())
+    throw InvalidArgument(concat("register_backend: '", name, "' is a backend of gradwire's; give another name"));
+  internal::add_user_backend(name, std::move(factory));
 }
 
 bool is_backend_built(std::string_view name) {
@@ -251,6 +265,8 @@ std::shared_ptr<ProcessGroup> make_process_group(const std::string& backend, std
     throw InvalidArgument(concat("make_process_group: a timeout of ", timeout.count(), " ms; give a positive one"));
   const Deadline deadline = Deadline::after(timeout);
   const std::string asked = resolve_backend(backend);
+  if (const GroupFactory factory = internal::user_backend(asked))
+    return internal::make_user_group(asked, factory, std::move(store), rank, size, timeout);
   const bool on_cuda = device_id && device_id->is_cuda();
   std::vector<std::string> hosts;
   if (internal::crossing_of(asked) || (asked == kAuto && !on_cuda))

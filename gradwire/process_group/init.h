@@ -52,6 +52,7 @@ namespace gradwire {
 //             hybrid/ucx and hybrid/gloo name the engine between hosts
 //   nccl      libtorch's NCCL for CUDA tensors; for tensors on the CPU, the backend that "auto" means
 //   auto      nccl where `device_id` is a CUDA device; else shm where all ranks are on one host; else hybrid
+// and those of the program (user_backends.h).
 // Ranks are on one host when they run on one kernel and see the same network; the variable GRADWIRE_HOST, any name,
 // overrides this. The log states the choice and its reason.
 struct InitOptions {

@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// A group that a user derives, with three collectives alone; and the checks that every group gets from its base class.
+// A group that a user derives, with three collectives alone; the checks that every group gets from its base class; and
+// backends that a user adds.
 #include <ATen/Functions.h>
 #include <gtest/gtest.h>
 
@@ -9,8 +10,12 @@
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/process_group/backend_names.h"
+#include "gradwire/process_group/init.h"
 #include "gradwire/process_group/lane_scope.h"
 #include "gradwire/process_group/process_group.h"
+#include "gradwire/process_group/user_backends.h"
+#include "gradwire/store/hash_store.h"
 
 namespace gradwire::user_group_test {
 namespace {
@@ -311,6 +316,62 @@ TEST(Validation, RefusesListsThatDoNotFit) {
   expect_refused(*group, "scalar", [&] { group->all_to_all_single(at::ones({}), at::ones({})); });
   expect_refused(*group, "the shape", [&] { group->all_to_all_single(at::ones({4, 2}), at::ones({4, 1})); });
   expect_refused(*group, "number of elements of -1", [&] { group->allocate(-1, at::kFloat); });
+}
+
+// A backend whose groups are those of UserGroup, with one rank.
+std::shared_ptr<ProcessGroup> lonely(const std::shared_ptr<Store>& store, int /*rank*/, int /*size*/, Milliseconds) {
+  store->set("met", "yes");
+  return single();
+}
+
+InitOptions lonely_options(int world_size = 1) {
+  InitOptions options;
+  options.backend = "lonely";
+  options.store = std::make_shared<HashStore>();
+  options.rank = 0;
+  options.world_size = world_size;
+  options.timeout = std::chrono::seconds(60);
+  return options;
+}
+
+TEST(UserBackend, ItsGroupsComeFromTheProgram) {
+  register_backend("lonely", &lonely);
+  EXPECT_EQ(backend_names().back(), "lonely");
+  const auto group = init_process_group(lonely_options());
+  EXPECT_NE(std::dynamic_pointer_cast<UserGroup>(group), nullptr);
+  EXPECT_EQ(group->timeout(), std::chrono::seconds(60));
+  const auto part = new_group({0}, "", "", std::chrono::seconds(50));
+  EXPECT_NE(std::dynamic_pointer_cast<UserGroup>(part), nullptr);
+  EXPECT_NE(part, group);
+  EXPECT_EQ(part->timeout(), std::chrono::seconds(50));
+  EXPECT_EQ(new_group({0}, "shm")->name(), "shm");
+  destroy_process_group();
+  EXPECT_FALSE(is_initialized());
+}
+
+TEST(UserBackend, TheLastFactoryOfANameCounts) {
+  register_backend("lonely",
+                   [](const std::shared_ptr<Store>&, int, int, Milliseconds) -> std::shared_ptr<ProcessGroup> {
+                     throw InvalidArgument("the first factory");
+                   });
+  EXPECT_EQ(message_of<InvalidArgument>([] { init_process_group(lonely_options()); }), "the first factory");
+  register_backend("lonely", &lonely);
+  init_process_group(lonely_options());
+  destroy_process_group();
+}
+
+TEST(UserBackend, ItsNameAndItsGroupsAreChecked) {
+  EXPECT_THROW(register_backend("shm", &lonely), InvalidArgument);
+  EXPECT_THROW(register_backend("auto", &lonely), InvalidArgument);
+  EXPECT_THROW(register_backend("", &lonely), InvalidArgument);
+  EXPECT_THROW(register_backend("null", nullptr), InvalidArgument);
+  register_backend("lonely", &lonely);
+  const auto store = std::make_shared<HashStore>();
+  const auto wrong = message_of<InvalidArgument>([&] { make_process_group("lonely", store, 1, 2); });
+  EXPECT_NE(wrong.find("rank 0 of 1 where it was asked for rank 1 of 2"), std::string::npos) << wrong;
+  register_backend(
+      "nothing", [](const std::shared_ptr<Store>&, int, int, Milliseconds) { return std::shared_ptr<ProcessGroup>(); });
+  EXPECT_THROW(make_process_group("nothing", store, 0, 1), InvalidArgument);
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include "gradwire/functional/functional.h"
 #include "gradwire/process_group/backend_names.h"
 #include "gradwire/process_group/init.h"
+#include "gradwire/process_group/user_backends.h"
 
 namespace gradwire::python {
 namespace {
@@ -33,6 +34,15 @@ std::shared_ptr<ProcessGroup> init(const std::string& backend, const std::string
 std::shared_ptr<ProcessGroup> make_group(const std::string& backend, std::shared_ptr<Store> store, int rank, int size,
                                          Milliseconds timeout) {
   return ending_unlocked(make_process_group(backend, std::move(store), rank, size, timeout));
+}
+
+void add_backend(const std::string& name, py::object make) {
+  GroupFactory factory = [held = HeldObject(std::move(make))](const std::shared_ptr<Store>& store, int rank, int size,
+                                                              Milliseconds timeout) {
+    return in_python([&] { return held.get()(store, rank, size, timeout).cast<std::shared_ptr<ProcessGroup>>(); });
+  };
+  const py::gil_scoped_release unlocked;
+  register_backend(name, std::move(factory));
 }
 
 // PyTorch's three levels of debugging in terms of the log.
@@ -80,6 +90,7 @@ void bind_init(py::module_& module) {
   module.def("installation_info", &installation_info, py::call_guard<py::gil_scoped_release>(),
              "Version, build options, usable backends and kernels, as `gradwire-run --info` prints them.");
   module.def("backend_names", &gradwire::backend_names, "The backends that init_process_group() knows.");
+  module.def("register_backend", &add_backend, py::arg("name"), py::arg("make"));
   module.def("is_backend_built", &is_backend_built, py::arg("name"));
   module.attr("DEFAULT_TIMEOUT") = kDefaultTimeout;
 }

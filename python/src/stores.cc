@@ -72,32 +72,23 @@ void wait_for(Store& store, const Keys& keys, Milliseconds timeout, const char* 
   }
 }
 
-// Whether there is a queue `name` with elements. A store in Python may have no queues.
-bool is_queue(Store& store, const std::string& name) {
-  try {
-    return store.queue_length(name) > 0;
-  } catch (const UnsupportedError&) {
-    return false;
-  } catch (python_error& error) {
-    const py::gil_scoped_acquire lock;
-    if (PyErr_GivenExceptionMatches(error.type, PyExc_Exception) == 0) throw;  // as KeyboardInterrupt
-    return false;
-  }
-}
-
-// Whether `key` has a value, also beside a queue of its name. Changes nothing.
-bool has_value(Store& store, const std::string& key) {
+// The value of `key`, if there is one now; one request. A queue of that name is none.
+std::optional<std::string> value_now(Store& store, const std::string& key) {
   const std::string other = "gradwire: a value that nobody sets";
-  return store.compare_set(key, other, other) != other;
+  std::string value = store.compare_set(key, other, other);  // changes nothing
+  if (value == other) return std::nullopt;
+  return value;
 }
 
-// wait() and check() take a queue of that name for the key, so get() itself would wait, where no signal is looked for.
-void wait_for_value(Store& store, const std::string& key) {
-  const Keys keys{key};
+// get(), which looks for signals. A store's own get() does not.
+std::string wait_for_value(Store& store, const std::string& key) {
+  if (auto value = value_now(store, key)) return *std::move(value);
   const Milliseconds timeout = store.timeout();
   const Deadline deadline = Deadline::after(timeout);
-  if (!store.check(keys)) wait_for(store, keys, timeout, "get");
-  while (is_queue(store, key) && !has_value(store, key)) {
+  wait_for(store, {key}, timeout, "get");
+  while (true) {
+    if (auto value = value_now(store, key)) return *std::move(value);
+    // wait() takes a queue of that name for the key.
     const Milliseconds left = deadline.remaining();
     if (left == Milliseconds(0)) throw_late("get", timeout, {key});
     std::this_thread::sleep_for(std::min(left, kLook));
@@ -161,7 +152,16 @@ class PyStore final : public Store, public py::trampoline_self_life_support {
   }
   bool delete_key(const std::string& key) override { return call_for<bool>("delete_key", key); }
   std::int64_t num_keys() override { return call_for<std::int64_t>("num_keys"); }
-  void append(const std::string& key, const Value& value) override { call("append", key, Bytes{value}); }
+  void append(const std::string& key, const Value& value) override {
+    if (has("append")) return call("append", key, Bytes{value});
+    const Keys keys{key};
+    Value before = check(keys) ? get(key) : Value();
+    while (true) {
+      const Value now = compare_set(key, before, before + value);
+      if (now == before + value) return;
+      before = now;  // another client was faster
+    }
+  }
   std::vector<Value> multi_get(std::span<const std::string> keys) override {
     if (has("multi_get")) return call_for<std::vector<Value>>("multi_get", Keys(keys.begin(), keys.end()));
     std::vector<Value> values;
@@ -251,8 +251,12 @@ py::bytes get(Store& store, const std::string& key) {
   std::string value;
   {
     const py::gil_scoped_release unlocked;
-    if (can_wait(store)) wait_for_value(store, key);
-    value = store.get(key);
+    if (python_store_of(store) == nullptr) {
+      value = wait_for_value(store, key);
+    } else {
+      if (can_wait(store) && !store.check({&key, 1})) wait_for(store, {key}, store.timeout(), "get");
+      value = store.get(key);
+    }
   }
   return value;
 }
@@ -294,7 +298,8 @@ void bind_base(py::module_& module) {
 
 Keys and values are byte strings; values come back as bytes. Every method raises StoreError when the store failed or is
 gone, TimeoutError (naming the missing keys) when what it waits for did not come within its time, InvalidArgument for
-arguments that no store takes. A class may derive from Store; it must have set, get, add, compare_set, wait and check.)")
+arguments that no store takes. A class may derive from Store; it must have set, get, add, compare_set, wait and check.
+append, multi_get and multi_set are made of these where the class has none.)")
       .def(py::init<>())
       .def("set", &Store::set, py::arg("key"), py::arg("value"), Unlocked(), "Sets `key`.")
       .def("get", &get, py::arg("key"), "The value of `key`; waits for it up to `timeout`.")

@@ -7,6 +7,7 @@ import math
 import os
 import pickle
 import re
+import socket
 import threading
 import weakref
 from datetime import timedelta
@@ -374,6 +375,40 @@ def test_stores(make, tmp_path):
         store.wait(["nowhere"], timedelta(milliseconds=20))
 
 
+class CountingProxy:
+    """Passes bytes between one client and a server, and counts the pieces that the client sends: its requests."""
+
+    def __init__(self, port):
+        self.requests = 0
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self._server = socket.create_connection(("127.0.0.1", port))
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self):
+        client, _ = self._listener.accept()
+        threading.Thread(target=self._pass_on, args=(self._server, client), daemon=True).start()
+        self._pass_on(client, self._server)
+
+    def _pass_on(self, source, target):
+        while data := source.recv(1 << 16):
+            self.requests += target is self._server
+            target.sendall(data)
+
+
+def test_a_value_that_is_there_takes_one_request():
+    server = dist.TCPStore("127.0.0.1", 0, 1, is_master=True)
+    server.set("key", "value")
+    proxy = CountingProxy(server.port)
+    client = dist.TCPStore("127.0.0.1", proxy.port)
+    client.set("other", "")  # the connection is made
+    before = proxy.requests
+    client.set("other", "value")
+    request = proxy.requests - before
+    before = proxy.requests
+    assert client.get("key") == b"value" and proxy.requests - before == request
+
+
 @pytest.mark.parametrize("key, shown", [(b"\xff", r"\xff"), ("a\0b", r"a\x00b"), ("a\nb", r"a\x0ab"), ("ü", r"\xc3\xbc")])
 def test_an_error_shows_a_key_of_any_bytes(key, shown):
     store = dist.HashStore()
@@ -519,6 +554,24 @@ def test_a_store_in_python_is_asked_for_several_keys_at_once():
     assert prefixed.multi_get(["a", "b"]) == [b"1", b"2"]
 
 
+def test_a_store_in_python_need_not_have_append():
+    class Contended(DictStore):
+        def compare_set(self, key, expected, desired):
+            if self.rivals:
+                self.data[key] = self.data.get(key, b"") + self.rivals.pop()
+            return super().compare_set(key, expected, desired)
+
+    store = Contended()
+    store.rivals = []
+    for number, handle in enumerate((store, dist.PrefixStore("p", store))):
+        key = ("key", "p/key")[number]
+        handle.append("key", "a")
+        store.rivals = [b"c", b"b"]
+        handle.append("key", b"\xff")
+        handle.append("key", b"\xff")
+        assert store.data[key] == b"abc\xff\xff"
+
+
 def test_a_store_in_python_needs_only_the_methods_that_are_called():
     class Plain(dist.Store):
         def get(self, key):
@@ -616,6 +669,66 @@ def test_a_group_in_python_is_called_with_c10ds_arguments():
     assert group.calls[-1][0] == "allreduce"
     group.timeout = timedelta(seconds=5)
     assert group.timeout == timedelta(seconds=5)
+
+
+@pytest.mark.parametrize("theirs", [False, True], ids=["gradwire", "torch"])
+def test_a_program_adds_a_backend_of_its_own(theirs):
+    module, c10d = (torch.distributed, torch._C._distributed_c10d) if theirs else (dist, dist)
+    asked = []
+
+    class Own(module.ProcessGroup):
+        def allreduce(self, tensors, opts):
+            for tensor in tensors:
+                tensor.add_(2)
+            future = torch.futures.Future()
+            future.set_result(tensors)
+            return c10d._create_work_from_future(future)
+
+        def allgather(self, output_tensors, input_tensors, opts):
+            output_tensors[0][0].copy_(input_tensors[0])
+            future = torch.futures.Future()
+            future.set_result(output_tensors)
+            return c10d._create_work_from_future(future)
+
+        def getBackendName(self):
+            return "own"
+
+    def make(store, rank, size, timeout):
+        store.set("key", "value")
+        asked.append((rank, size, timeout))
+        return Own(rank, size)
+
+    module.Backend.register_backend("Own", make, devices=["cpu"])
+    assert module.Backend.OWN == module.Backend("OWN") == "own" and module.is_backend_available("own")
+    minute = timedelta(seconds=60)
+    for _ in range(2):
+        module.init_process_group("own", store=module.HashStore(), rank=0, world_size=1, timeout=minute)
+        try:
+            gc.collect()
+            tensor = torch.ones(2)
+            module.all_reduce(tensor)
+            module.all_reduce(tensor, group=module.new_group([0], timeout=timedelta(seconds=50)))
+            assert tensor.tolist() == [5, 5]
+            assert type(module.group.WORLD) is Own and module.get_backend() == "own"
+        finally:
+            module.destroy_process_group()
+    assert asked == [(0, 1, minute), (0, 1, timedelta(seconds=50))] * 2
+
+
+def test_a_backend_of_the_programs_own_is_checked():
+    make = dist.Backend.register_backend
+    for name in ("shm", "AUTO", ""):
+        with pytest.raises(dist.InvalidArgument, match="register_backend"):
+            make(name, lambda *_: LonelyGroup())
+    with pytest.raises(dist.InvalidArgument, match="extended_api"):
+        make("wrong", lambda *_: LonelyGroup(), extended_api=True)
+    make("wrong", lambda *_: torch.distributed.ProcessGroup(0, 1))
+    with pytest.raises(TypeError, match="the backend 'wrong' made a ProcessGroup, not a gradwire ProcessGroup"):
+        dist.make_process_group("wrong", dist.HashStore(), 0, 1)
+    make("wrong", lambda *_: 1 // 0)  # the last function of a name counts
+    with pytest.raises(ZeroDivisionError):
+        dist.init_process_group("wrong", store=dist.HashStore(), rank=0, world_size=1)
+    assert not dist.is_initialized()
 
 
 def test_cpp_keeps_a_group_that_python_forgot_and_weak_references_follow():

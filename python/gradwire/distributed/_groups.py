@@ -8,7 +8,7 @@ import os
 import threading
 import weakref
 from datetime import timedelta
-from typing import Any, NamedTuple, Sequence, cast
+from typing import Any, Callable, NamedTuple, Sequence, cast
 
 import torch
 
@@ -415,7 +415,7 @@ class Backend(str):
     """The name of a backend, in small letters: Backend("GLOO") == "gloo". Plain strings do as well.
 
     Raises ValueError for what backend_names() does not have; "auto" chooses. UCC and XCCL are names for programs that
-    compare with them: gradwire has no such backends.
+    compare with them: gradwire has no such backends. register_backend() adds one.
     """
 
     UNDEFINED = "undefined"
@@ -436,6 +436,37 @@ class Backend(str):
         if known not in (cls.AUTO, cls.UNDEFINED, *backend_names()):
             raise ValueError(f"there is no backend {name!r}; there are auto, {', '.join(backend_names())}.")
         return super().__new__(cls, known)
+
+    @classmethod
+    def register_backend(
+        cls,
+        name: str,
+        func: Callable[[Store, int, int, timedelta], ProcessGroup],
+        extended_api: bool = False,
+        devices: str | list[str] | None = None,
+    ) -> None:
+        """Makes `name` a backend of init_process_group(), new_group() and make_process_group(), on this rank.
+
+        func(store, rank, world_size, timeout) returns the group of this rank, of a class that derives from
+        ProcessGroup. The keys of `store` are that group's alone. A name that was registered before gets the new
+        function. The attribute `Backend.NAME` is the name. devices makes no difference: the group's supports() says
+        which tensors the group takes. extended_api must be False.
+
+        Raises InvalidArgument for an empty name and for the name of a backend of gradwire's.
+        """
+        if extended_api:
+            raise InvalidArgument(
+                "register_backend: gradwire calls func(store, rank, world_size, timeout); leave extended_api False."
+            )
+
+        def make(store: Store, rank: int, size: int, timeout: timedelta) -> ProcessGroup:
+            made = func(store, rank, size, timeout)
+            if not isinstance(made, ProcessGroup):
+                raise TypeError(f"the backend {name!r} made a {type(made).__name__}, not a gradwire ProcessGroup.")
+            return made
+
+        _C.register_backend(name.lower(), make)
+        setattr(cls, name.upper(), name.lower())
 
 
 def is_gloo_available() -> bool:
