@@ -17,7 +17,7 @@ import importlib.util as _importlib
 __all__ = ["distributed", "elastic", "from_c10d", "hooks", "nn", "observe", "to_c10d", "utils"]
 
 if all(_importlib.find_spec(name) is not None for name in ("gradwire._build", "torch")):
-    from gradwire._runtime import __version__, distributed, elastic, from_c10d, hooks, nn, observe, to_c10d, utils
+    from gradwire._runtime import __version__ as __version__, distributed, elastic, from_c10d, hooks, nn, observe, to_c10d, utils
 else:  # the folder of the sources, or a Python without torch: gradwire.report and gradwire.plan alone
 
     def __getattr__(name: str) -> object:

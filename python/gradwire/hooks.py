@@ -13,7 +13,7 @@ import torch
 
 from gradwire import _C
 from gradwire._C import CommHook
-from gradwire.distributed.algorithms.ddp_comm_hooks._native import AnyGroup, Hook, NativeHook, group_of, native_hook
+from gradwire.distributed.algorithms.ddp_comm_hooks._native import AnyGroup, GivenHook, Hook, NativeHook, group_of, native_hook
 from gradwire.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import (
     PowerSGDState,
     batched_powerSGD_hook,
@@ -97,12 +97,12 @@ def compressed(description: str, plain_vectors: bool = False, group: AnyGroup | 
     return _C.hooks.make_compressed_hook(description, plain_vectors, group_of(group)), run
 
 
-def checking(state: Any, hook: Hook | CommHook) -> Registration:
+def checking(state: Any, hook: GivenHook | CommHook) -> Registration:
     """Runs the hook, then compares what all ranks hold, bit for bit; MismatchError on all where they differ."""
     return _C.hooks.make_checking_hook(native_hook(state, hook)), run
 
 
-def logging(state: Any, hook: Hook | CommHook, sink: Callable[[dict[str, Any]], None]) -> Registration:
+def logging(state: Any, hook: GivenHook | CommHook, sink: Callable[[dict[str, Any]], None]) -> Registration:
     """Runs the hook and calls `sink` with a record of each bucket: iteration, bucket, numel, norms, seconds."""
     return _C.hooks.make_logging_hook(native_hook(state, hook), sink), run
 
@@ -123,7 +123,7 @@ def clip_grad_norm(
 def reduce_gradients(
     named_parameters: Iterable[tuple[str, torch.Tensor]],
     state: Any = None,
-    hook: Hook | CommHook | None = None,
+    hook: GivenHook | CommHook | None = None,
     group: AnyGroup | None = None,
     iteration: int = 0,
 ) -> None:

@@ -31,10 +31,21 @@ def hook(state: dict[str, int], bucket: dist.GradBucket) -> torch.futures.Future
     return work.get_future().then(lambda done: done.value()[0] / bucket.divisor)
 
 
+def tensor_hook(state: None, bucket: dist.GradBucket) -> torch.Tensor:
+    return bucket.buffer()
+
+
+def make_group(store: dist.Store, rank: int, size: int, timeout: timedelta) -> Group:
+    return Group(rank, size)
+
+
 def main() -> None:
+    dist.Backend.register_backend("own", make_group, devices=["cpu"])
     init_process_group("shm", store=FileStore("/tmp/meet", 2), rank=0, world_size=2, timeout=timedelta(seconds=9))
     model = DistributedDataParallel(torch.nn.Linear(2, 2), gradient_as_bucket_view=True)
     model.register_comm_hook({"a": 1}, hook)
+    model.register_comm_hook(None, default_hooks.fp16_compress_wrapper(tensor_hook))
+    model.replace_comm_hook(None, tensor_hook)
     model.register_comm_hook(*gradwire.hooks.power_sgd(rank=4))
     register_ddp_comm_hook(DDPCommHookType.FP16_COMPRESS, model)
     zero = ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam, overlap_with_ddp=True, lr=1e-3)
@@ -55,5 +66,6 @@ def main() -> None:
     all_gather_object(objects, {"rank": dist.get_rank(_get_default_group())})
     parts = all_gather(torch.ones(1))
     print(parts[0].shape, gradwire.to_c10d(_get_default_group()))
+    print(gradwire.__version__)
     dist.set_debug_level(dist.DebugLevel.INFO)
     dist.destroy_process_group()

@@ -18,7 +18,7 @@ from gradwire import _C, _end
 from gradwire._C import CommHook, ProcessGroup
 from gradwire._errors import InvalidArgument, UnsupportedError
 from gradwire.distributed._groups import _resolve
-from gradwire.distributed.algorithms.ddp_comm_hooks._native import Hook, native_hook
+from gradwire.distributed.algorithms.ddp_comm_hooks._native import GivenHook, native_hook
 from gradwire.distributed.algorithms.join import Join, Joinable, JoinHook
 
 __all__ = ["DistributedDataParallel"]
@@ -426,7 +426,7 @@ class DistributedDataParallel(Module, Joinable):
         self._settle()
         return self._core
 
-    def register_comm_hook(self, state: Any, hook: Hook | CommHook) -> None:
+    def register_comm_hook(self, state: Any, hook: GivenHook | CommHook) -> None:
         """One hook, before the first synchronized backward pass; collective in the groups that `state` holds.
 
         hook: a callable (state, bucket) that returns a torch.futures.Future of one tensor, or the tensor. It runs for
@@ -438,7 +438,7 @@ class DistributedDataParallel(Module, Joinable):
         self._core.register_comm_hook(native)
         self._hook = native
 
-    def replace_comm_hook(self, state: Any, hook: Hook | CommHook | None) -> None:
+    def replace_comm_hook(self, state: Any, hook: GivenHook | CommHook | None) -> None:
         """Another hook (None: plain averaging) from the next synchronized forward on; on all ranks alike."""
         native = None if hook is None else native_hook(state, hook)
         self._core.replace_comm_hook(native)

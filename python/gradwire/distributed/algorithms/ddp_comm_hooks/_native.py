@@ -22,6 +22,8 @@ from gradwire._C import CommHook, GradBucket, ProcessGroup
 from gradwire._errors import InvalidArgument
 
 Hook = Callable[[Any, GradBucket], Future[torch.Tensor]]
+# What a program may give: the tensor will do.
+GivenHook = Callable[[Any, GradBucket], Future[torch.Tensor] | torch.Tensor]
 
 # Annotations of a hook's bucket: ours, or PyTorch's where a program changed its imports in part.
 _GRAD_BUCKETS = (GradBucket, torch.distributed.GradBucket)  # type: ignore[attr-defined]
@@ -92,7 +94,7 @@ def _names_another(annotation: Any, right: tuple[type, ...]) -> bool:
     return not any(issubclass(annotation, each) or issubclass(each, annotation) for each in right)
 
 
-def native_hook(state: Any, hook: Hook | NativeHook | CommHook) -> CommHook:
+def native_hook(state: Any, hook: GivenHook | NativeHook | CommHook) -> CommHook:
     """The hook of the C++ runtime for what register_comm_hook(state, hook) gets."""
     if isinstance(hook, CommHook):
         return hook

@@ -18,7 +18,7 @@ import torch
 from gradwire import _C
 from gradwire._C import GradBucket, ProcessGroup
 from gradwire._errors import InvalidArgument, UnsupportedError
-from gradwire.distributed.algorithms.ddp_comm_hooks._native import Hook, NativeHook, native_hook
+from gradwire.distributed.algorithms.ddp_comm_hooks._native import GivenHook, Hook, NativeHook, native_hook
 from gradwire.distributed.optim.zero_redundancy_optimizer import ZeroRedundancyOptimizer, _Piece
 from gradwire.nn.parallel.distributed import DistributedDataParallel
 
@@ -77,7 +77,7 @@ class _Steps:
 
 
 def _with_zero(
-    hook: Hook, ddp: DistributedDataParallel, zero: ZeroRedundancyOptimizer, shard_buckets: bool, interleaved: bool
+    hook: GivenHook, ddp: DistributedDataParallel, zero: ZeroRedundancyOptimizer, shard_buckets: bool, interleaved: bool
 ) -> Hook:
     if not zero._overlap_with_ddp:
         raise InvalidArgument("This hook needs a ZeroRedundancyOptimizer that was made with overlap_with_ddp=True.")
@@ -102,7 +102,7 @@ def _with_zero(
 
 
 def hook_with_zero_step(
-    hook: Hook, ddp: DistributedDataParallel, zero: ZeroRedundancyOptimizer, shard_buckets: bool = False
+    hook: GivenHook, ddp: DistributedDataParallel, zero: ZeroRedundancyOptimizer, shard_buckets: bool = False
 ) -> Hook:
     """A hook for `ddp` that runs `hook`, and at the last bucket the steps of `zero`.
 
@@ -117,7 +117,7 @@ def hook_with_zero_step(
 
 
 def hook_with_zero_step_interleaved(
-    hook: Hook, ddp: DistributedDataParallel, zero: ZeroRedundancyOptimizer, shard_buckets: bool = False
+    hook: GivenHook, ddp: DistributedDataParallel, zero: ZeroRedundancyOptimizer, shard_buckets: bool = False
 ) -> Hook:
     """A hook for `ddp` that runs `hook`, then steps the bucket's parameters and sends them, while backward goes on.
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from gradwire import _C
-from gradwire.distributed.algorithms.ddp_comm_hooks._native import Hook, NativeHook, group_of, native_hook
+from gradwire.distributed.algorithms.ddp_comm_hooks._native import GivenHook, Hook, NativeHook, group_of, native_hook
 
 __all__ = [
     "allreduce_hook", "bf16_compress_hook", "bf16_compress_wrapper", "fp16_compress_hook", "fp16_compress_wrapper",
@@ -34,17 +34,17 @@ bf16_compress_hook = NativeHook(
 )
 
 
-def fp16_compress_wrapper(hook: Hook) -> Hook:
+def fp16_compress_wrapper(hook: GivenHook) -> Hook:
     """A hook that runs `hook` on the bucket cast to float16, and casts its result back."""
     return _wrapped(hook, _C.hooks.make_fp16_compress_wrapper)
 
 
-def bf16_compress_wrapper(hook: Hook) -> Hook:
+def bf16_compress_wrapper(hook: GivenHook) -> Hook:
     """A hook that runs `hook` on the bucket cast to bfloat16, and casts its result back."""
     return _wrapped(hook, _C.hooks.make_bf16_compress_wrapper)
 
 
-def _wrapped(hook: Hook, wrap: Any) -> Hook:
+def _wrapped(hook: GivenHook, wrap: Any) -> Hook:
     return NativeHook(
         "wrapped",
         lambda state: wrap(native_hook(state, hook)),

@@ -12,7 +12,7 @@ from typing import Any, Callable
 import torch
 
 from gradwire import _C
-from gradwire.distributed.algorithms.ddp_comm_hooks._native import Hook, NativeHook, native_hook
+from gradwire.distributed.algorithms.ddp_comm_hooks._native import GivenHook, Hook, NativeHook, native_hook
 
 __all__ = ["hook_then_optimizer"]
 
@@ -36,7 +36,7 @@ class _Steps:
         twin.grad = None
 
 
-def hook_then_optimizer(hook: Hook, make_optimizer: Callable[[list[torch.Tensor]], torch.optim.Optimizer]) -> Hook:
+def hook_then_optimizer(hook: GivenHook, make_optimizer: Callable[[list[torch.Tensor]], torch.optim.Optimizer]) -> Hook:
     """A hook that runs `hook` and then steps each parameter of the bucket by its average.
 
     make_optimizer: called once a parameter with a list of it, e.g. `lambda params: torch.optim.SGD(params, 0.1)`. For
