@@ -155,7 +155,8 @@ class PyStore final : public Store, public py::trampoline_self_life_support {
   void append(const std::string& key, const Value& value) override {
     if (has("append")) return call("append", key, Bytes{value});
     const Keys keys{key};
-    Value before = check(keys) ? get(key) : Value();
+    // Without check() the key counts as absent at first, as in PyTorch; get() might wait for it.
+    Value before = has("check") && check(keys) ? get(key) : Value();
     while (true) {
       const Value now = compare_set(key, before, before + value);
       if (now == before + value) return;

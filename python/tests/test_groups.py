@@ -571,6 +571,21 @@ def test_a_store_in_python_need_not_have_append():
         handle.append("key", b"\xff")
         assert store.data[key] == b"abc\xff\xff"
 
+    class Few(dist.Store):
+        """PyTorch's appends by compare_set() alone."""
+
+        data = b""
+
+        def compare_set(self, key, expected, desired):
+            if self.data == expected:
+                self.data = desired
+            return self.data
+
+    store = Few()
+    for part in (b"po", b"tato"):
+        store.append("key", part)
+    assert store.data == b"potato"
+
 
 def test_a_store_in_python_needs_only_the_methods_that_are_called():
     class Plain(dist.Store):
