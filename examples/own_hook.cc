@@ -13,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "gradwire/gradwire.h"
 
@@ -24,6 +25,7 @@ class LargestTwentieth final : public gradwire::CommHook {
 
   gradwire::Future run(gradwire::GradBucket& bucket) override {
     const torch::NoGradGuard no_grad;
+    hold_rests(bucket);
     take_up_rests(bucket);
     const auto buffer = bucket.buffer();
     const auto count = std::max<std::int64_t>(1, buffer.numel() / 20);
@@ -45,6 +47,12 @@ class LargestTwentieth final : public gradwire::CommHook {
     return gradwire::completed_future(sum.div_(bucket.divisor()));
   }
 
+  // No rank used these parameters, so what was sent of them is not applied: this rank still owes it.
+  void revert_unused(const std::vector<std::string>& names) override {
+    for (const auto& name : names) rests_[name] = held_.at(name);
+  }
+  void end_iteration() override { held_.clear(); }
+
   // For checkpoints (gradwire/optim/checkpoint.h): what this rank has not sent yet.
   gradwire::HookState state_dict() const override {
     gradwire::HookState state;
@@ -57,6 +65,14 @@ class LargestTwentieth final : public gradwire::CommHook {
   }
 
  private:
+  // Of the parameters without a gradient here: maybe no rank has one.
+  void hold_rests(const gradwire::GradBucket& bucket) {
+    for (const std::size_t place : bucket.absent()) {
+      const auto& name = bucket.parameter_names()[place];
+      const auto rest = rests_.find(name);
+      held_[name] = rest != rests_.end() ? rest->second : torch::zeros_like(bucket.gradients()[place]);
+    }
+  }
   // By the parameter's name, which outlives a change of the buckets.
   void take_up_rests(gradwire::GradBucket& bucket) {
     auto gradients = bucket.gradients();
@@ -72,6 +88,7 @@ class LargestTwentieth final : public gradwire::CommHook {
   }
 
   std::map<std::string, torch::Tensor> rests_;
+  std::map<std::string, torch::Tensor> held_;  // as they were before this iteration
 };
 
 void train(gradwire::ProcessGroup& group) {

@@ -32,11 +32,23 @@ namespace {
 using GroupPtr = std::shared_ptr<ProcessGroup>;
 using HookPtr = std::shared_ptr<CommHook>;
 
-// A callable (state, bucket) that returns a torch.futures.Future, or the tensor itself.
+// The method `name` of `object`; not given where there is none.
+std::optional<HeldObject> method_of(const py::object& object, const char* name) {
+  py::object method = py::getattr(object, name, py::none());
+  if (PyCallable_Check(method.ptr()) == 0) return std::nullopt;
+  return HeldObject(std::move(method));
+}
+
+// A callable (state, bucket) that returns a torch.futures.Future, or the tensor itself. The state may have the methods
+// revert_unused() and end_iteration() of a CommHook.
 class PythonHook final : public CommHook {
  public:
   PythonHook(py::object state, py::object callable, HookTraits traits)
-      : CommHook(std::move(traits)), state_(std::move(state)), callable_(std::move(callable)) {}
+      : CommHook(std::move(traits)),
+        state_(state),
+        callable_(std::move(callable)),
+        revert_unused_(method_of(state, "revert_unused")),
+        end_iteration_(method_of(state, "end_iteration")) {}
 
   Future run(GradBucket& bucket) override {
     return in_python([&] {
@@ -45,9 +57,18 @@ class PythonHook final : public CommHook {
     });
   }
 
+  void revert_unused(const std::vector<std::string>& names) override {
+    if (revert_unused_) in_python([&] { revert_unused_->get()(names); });
+  }
+  void end_iteration() override {
+    if (end_iteration_) in_python([&] { end_iteration_->get()(); });
+  }
+
  private:
   const HeldObject state_;
   const HeldObject callable_;
+  const std::optional<HeldObject> revert_unused_;
+  const std::optional<HeldObject> end_iteration_;
 };
 
 HookPtr make_python_hook(py::object state, py::object callable, const std::string& name, bool parallel_safe,
@@ -227,9 +248,14 @@ be divided by `divisor`, and collectives to go through `group`.)")
       .def("gradients", &GradBucket::gradients, "Views into buffer(), one a parameter, with its sizes and strides.")
       .def("parameters", &GradBucket::parameters, "The parameters, in the order of gradients().")
       .def("parameter_names", &GradBucket::parameter_names, "Their names in the module.")
+      .def("absent", &GradBucket::absent,
+           "The places, in the order of gradients(), of the parameters that got no gradient on this rank since the "
+           "iteration before.")
       .def_property_readonly("iteration", &GradBucket::iteration, "Counts synchronized backward passes from 0.")
       .def_property_readonly(
           "divisor", [](const GradBucket& bucket) { return bucket.divisor(); }, "The number of ranks that take part.")
+      .def_property_readonly("joined", &GradBucket::joined,
+                             "Whether this rank has no inputs left, and takes part with zeros (Join).")
       .def_property_readonly("group", &group_of_bucket, "The group for this bucket's collectives.");
   module.def("stands_for", &stands_for, py::arg("group"), py::arg("other"));
   module.def("make_grad_bucket", &make_grad_bucket, py::arg("index"), py::arg("buffer"), py::arg("parameters"),

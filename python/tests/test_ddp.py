@@ -288,6 +288,121 @@ def test_a_python_hook_of_several_stages(ranks, lanes):
     assert_averages(ranks.all_well(SIZE, body))
 
 
+class Sometimes(nn.Module):
+    """The gradient of each parameter is factor(); `w` is used in even steps alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.zeros(16))
+        self.v = nn.Parameter(torch.zeros(16))
+
+    @staticmethod
+    def factor(rank: int, step: int) -> torch.Tensor:
+        return torch.randn(16, generator=torch.Generator().manual_seed(1000 * rank + step))
+
+    def forward(self, rank: int, step: int) -> torch.Tensor:
+        loss = (self.v * self.factor(rank, 500 + step)).sum()
+        return loss + (self.w * self.factor(rank, step)).sum() if step % 2 == 0 else loss
+
+
+class Rest:
+    """What largest_quarter() has not sent, by the name of the parameter."""
+
+    def __init__(self) -> None:
+        self.rest: dict[str, torch.Tensor] = {}
+        self.held: dict[str, torch.Tensor] = {}
+        self.absent: list[list[str]] = []
+        self.calls: list[typing.Any] = []
+
+    def revert_unused(self, names: list[str]) -> None:
+        self.calls.append(names)
+        for name in names:
+            self.rest[name] = self.held[name]
+
+    def end_iteration(self) -> None:
+        self.calls.append("end")
+        self.held.clear()
+
+
+def largest_quarter(state: Rest, bucket: dist.GradBucket) -> torch.Tensor:
+    names, gradients = bucket.parameter_names(), bucket.gradients()
+    state.absent.append([names[place] for place in bucket.absent()])
+    for name in state.absent[-1]:
+        state.held[name] = state.rest.get(name, torch.zeros(16))
+    for name, gradient in zip(names, gradients, strict=True):
+        gradient += state.rest.get(name, 0)
+    sent = torch.zeros_like(bucket.buffer())
+    places = bucket.buffer().abs().topk(bucket.buffer().numel() // 4).indices
+    sent[places] = bucket.buffer()[places]
+    bucket.buffer().sub_(sent)
+    for name, gradient in zip(names, gradients, strict=True):
+        state.rest[name] = gradient.clone()
+    dist.all_reduce(sent, group=bucket.group)
+    return sent.div_(bucket.divisor)
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+@pytest.mark.parametrize("lanes", [0, 1])
+def test_a_python_hook_that_remembers_loses_nothing_of_unused_parameters(ranks, lanes, wrapped):
+    steps = 10
+
+    def body(group):
+        ddp = DistributedDataParallel(Sometimes(), process_group=group, find_unused_parameters=True, lanes=lanes)
+        rest = Rest()
+        ddp.register_comm_hook(*(gradwire.hooks.checking(rest, largest_quarter) if wrapped else (rest, largest_quarter)))
+        applied = torch.zeros(16)
+        for step in range(steps):
+            ddp.zero_grad()
+            ddp(group.rank(), step).backward()
+            assert (ddp.module.w.grad is not None) == (step % 2 == 0)
+            applied += ddp.module.w.grad if step % 2 == 0 else 0
+        assert rest.absent == [[], ["w"]] * (steps // 2)
+        assert rest.calls == ["end", ["w"], "end"] * (steps // 2) and not rest.held
+        owed = rest.rest["w"].clone()
+        dist.all_reduce(owed, group=group)
+        wanted = sum(Sometimes.factor(rank, step) for rank in range(SIZE) for step in range(0, steps, 2)) / SIZE
+        torch.testing.assert_close(applied + owed / SIZE, wanted, rtol=0, atol=1e-5)
+
+    ranks.all_well(SIZE, body)
+
+
+@pytest.mark.parametrize("method", ["revert_unused", "end_iteration"])
+def test_an_exception_of_a_method_of_a_hooks_state_is_raised_by_backward(ranks, method):
+    class Fails(Rest):
+        pass
+
+    def fail(self, *names):
+        raise KeyError("the reason")
+
+    setattr(Fails, method, fail)
+
+    def body(group):
+        ddp = DistributedDataParallel(Sometimes(), process_group=group, find_unused_parameters=True)
+        ddp.register_comm_hook(Fails(), largest_quarter)
+        with pytest.raises((KeyError, dist.PeerError), match="the reason"):
+            ddp(group.rank(), 1).backward()
+
+    ranks.all_well(SIZE, body)
+
+
+def test_a_bucket_says_that_its_rank_has_joined(ranks):
+    def body(group):
+        ddp = DistributedDataParallel(make_model(), process_group=group)
+        joined = []
+
+        def hook(_, bucket):
+            joined.append(bucket.joined)
+            return default_hooks.allreduce_hook(None, bucket)
+
+        ddp.register_comm_hook(None, hook)
+        with Join([ddp]):
+            for _ in range(1 + group.rank()):
+                ddp(batch_of(group.rank())).sum().backward()
+        assert joined == [False, group.rank() == 0]
+
+    ranks.all_well(SIZE, body)
+
+
 def test_a_hook_may_return_the_tensor_and_use_any_names_of_arguments(ranks):
     def body(group):
         ddp = DistributedDataParallel(make_model(), process_group=group)

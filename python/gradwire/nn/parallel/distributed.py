@@ -433,6 +433,12 @@ class DistributedDataParallel(Module, Joinable):
         one bucket at a time, in bucket order, on a thread of DDP's; collectives it calls on DDP's group go to a
         duplicate of it, so several may follow one another. DDP does not divide: the hook does, by bucket.divisor. An
         exception ends DDP on all ranks. Or a hook of gradwire.hooks, with state None.
+
+        A state that remembers what the hook did not send may have two methods, which DDP looks up here. Both run in the
+        thread of backward(), after the last bucket of an iteration; an exception ends DDP. revert_unused(names): no
+        rank used these parameters, so their averages are not applied, and .grad stays as it was. Each was in
+        bucket.absent() on this rank. The state brings its memory of them back to what it was before the iteration, or
+        what the hook delivered of them is lost. end_iteration(): all gradients are in place.
         """
         native = native_hook(state, hook)
         self._core.register_comm_hook(native)
