@@ -171,10 +171,13 @@ LowRankMatrix make_square(const PowerSGDState& state, const GradBucket& bucket, 
   while (side * side < numel) ++side;
   const at::Tensor flat = at::zeros({side * side}, bucket.buffer().options().dtype(type));
   flat.narrow(0, 0, numel).copy_(bucket.buffer());
-  for (std::size_t i = 0; state.options().use_error_feedback && i < bucket.layout().slots.size(); ++i) {
-    const BucketLayout::Slot& place = bucket.layout().slots[i];
-    const at::Tensor error = remembered_error(state, bucket, bucket.parameter_names()[i], place.numel);
-    if (error.defined()) flat.narrow(0, place.offset, place.numel).add_(error);
+  if (state.options().use_error_feedback) {
+    const std::vector<at::Tensor> gradients = bucket.layout().views(flat);
+    for (std::size_t i = 0; i < gradients.size(); ++i) {
+      const at::Tensor& gradient = gradients[i];
+      const at::Tensor error = remembered_error(state, bucket, bucket.parameter_names()[i], gradient.numel());
+      if (error.defined()) gradient.add_(error.view(gradient.sizes()));
+    }
   }
   return {.key = join(bucket.parameter_names(), " "),
           .parameters = bucket.parameter_names(),
@@ -197,9 +200,11 @@ void write_back_square(const PowerSGDState& state, const GradBucket& bucket, con
   const at::Tensor residual = front(square.residual);
   write_rounded(front(square.values), buffer, residual);
   remember_factor(state, square);
-  for (std::size_t i = 0; residual.defined() && i < bucket.layout().slots.size(); ++i) {
-    const BucketLayout::Slot& place = bucket.layout().slots[i];
-    state.memory().keep_error(bucket.parameter_names()[i], residual.narrow(0, place.offset, place.numel).clone());
+  if (!residual.defined()) return;
+  const std::vector<at::Tensor> errors = bucket.layout().views(residual);
+  for (std::size_t i = 0; i < errors.size(); ++i) {
+    at::Tensor error = errors[i].clone(at::MemoryFormat::Contiguous).view(-1);
+    state.memory().keep_error(bucket.parameter_names()[i], std::move(error));
   }
 }
 

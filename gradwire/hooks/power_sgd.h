@@ -34,10 +34,11 @@
 // of a whole bucket (CommHook::revert_unused(); power_sgd_hook() and batched_power_sgd_hook() in a hook of one's own do
 // not do this). Costs memory of the size of the errors of the parameters in GradBucket::absent().
 //
-// State. The state (the errors and the Qs) belongs to parameters, by name, so it survives a rebuild of the buckets. In
-// the batched form the error belongs to parameters, and Q to the bucket's list of parameters: a bucket with another
-// list starts with a random Q. The batched form fills the square up with zeros, and drops the part of the product in
-// the filled part. (In PyTorch the error belongs to the whole square, so this part is fed back.)
+// State. The state (the errors and the Qs) belongs to parameters, by name, so it survives a rebuild of the buckets.
+// Errors are row-major, whatever the strides of the parameters. In the batched form the error belongs to parameters,
+// and Q to the bucket's list of parameters: a bucket with another list starts with a random Q. The batched form fills
+// the square up with zeros, and drops the part of the product in the filled part. (In PyTorch the error belongs to the
+// whole square, so this part is fed back.)
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -107,7 +108,7 @@ class PowerSGDState {
   // The number of iterations that have begun, with or without compression.
   std::int64_t iterations() const;
   CompressionStats compression_stats() const;
-  // Returns a copy of this rank's error for `parameter` (1-D, on the CPU); undefined when there is none.
+  // Returns a copy of this rank's error for `parameter` (1-D, row-major); undefined when there is none.
   at::Tensor error(const std::string& parameter) const;
 
   // As CommHook::state_dict() and CommHook::load_state_dict(). The keys are "local/error/<parameter>" (1-D),

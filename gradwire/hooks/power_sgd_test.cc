@@ -241,6 +241,38 @@ TEST(PowerSgd, MatricesAreRowMajorWhateverTheStrides) {
   }
 }
 
+// What was delivered and what is owed add up to the gradients, element by element, also where a state goes to a module
+// with other strides.
+TEST(PowerSgd, ErrorsGoToAModuleWithOtherStrides) {
+  constexpr auto kRows = at::MemoryFormat::Contiguous;
+  constexpr auto kChannels = at::MemoryFormat::ChannelsLast;
+  for (const bool batched : {false, true}) {
+    for (const auto& [from, to] : {std::pair(kRows, kChannels), {kChannels, kRows}, {kChannels, kChannels}}) {
+      EchoGroup group;
+      const auto make = [&](const std::shared_ptr<PowerSGDState>& state) {
+        return batched ? make_batched_power_sgd_hook(state) : make_power_sgd_hook(state);
+      };
+      auto state = std::make_shared<PowerSGDState>(options_of(1));
+      auto hook = make(state);
+      at::Tensor difference = at::zeros({12, 8, 3, 3});
+      for (std::uint32_t step = 0; step < 8; ++step) {
+        if (step == 5) {
+          const HookState saved = hook->state_dict();
+          state = std::make_shared<PowerSGDState>(options_of(1));
+          hook = make(state);
+          hook->load_state_dict(saved);
+        }
+        const at::Tensor gradient = random_tensor({12, 8, 3, 3}, static_cast<int>(step));
+        const auto format = step < 5 ? from : to;
+        difference += gradient - run_hook(*hook, group, {{"w", gradient.contiguous(format)}}, step)[0];
+      }
+      EXPECT_GT(difference.abs().max().item<double>(), 0.1);
+      EXPECT_TRUE(at::allclose(state->error("w").view({12, 8, 3, 3}), difference, 0, 1e-4))
+          << (batched ? "batched, " : "") << from << " to " << to;
+    }
+  }
+}
+
 TEST(PowerSgd, BatchingEqualShapesChangesTheDrawAlone) {
   EchoGroup group;
   auto options = options_of(2);
