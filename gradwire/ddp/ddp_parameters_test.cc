@@ -444,6 +444,34 @@ TEST_P(DdpParameters, DelayedParametersAreAveragedToo) {
   }
 }
 
+// The sums over the ranks are beyond float16's range, the averages are not.
+TEST_P(DdpParameters, AveragesOfHalvesAreFiniteWhereSumsAreNot) {
+  struct Halves : torch::nn::Module {
+    Halves() {
+      table = register_module("table", torch::nn::Embedding(torch::nn::EmbeddingOptions(3, 2).sparse(true)));
+      to(at::kHalf);
+      plain = register_parameter("plain", at::zeros({5}, at::kHalf));
+      delayed = register_parameter("delayed", at::zeros({5}, at::kHalf));
+    }
+    at::Tensor forward(double factor) {
+      return at::cat({plain, delayed, table(at::zeros({1}, at::kLong)).flatten()}) * factor;
+    }
+    torch::nn::Embedding table{nullptr};
+    at::Tensor plain, delayed;
+  };
+  run_ranks(GetParam(), 2, [&](int rank, auto group) {
+    auto made = options(group);
+    made.delay_all_reduce_named_params = {"delayed"};
+    made.param_to_hook_all_reduce = "plain";
+    const auto net = std::make_shared<Halves>();
+    DistributedDataParallel<Halves> ddp(net, made);
+    ddp(40000.0 + 2048 * rank).backward(at::ones({12}, at::kHalf));
+    const at::Tensor row = net->table->weight.grad().to_dense()[0];
+    for (const at::Tensor& average : {net->plain.grad(), net->delayed.grad(), row})
+      EXPECT_TRUE(at::equal(average.to(at::kDouble), at::full(average.sizes(), 41024.0, at::kDouble))) << average;
+  });
+}
+
 // The trigger's gradient comes before those of the delayed parameters, which are not taken for zeros.
 TEST_P(DdpParameters, ATriggerMayComeBeforeTheDelayedParameters) {
   run_ranks(GetParam(), 2, [&](int rank, auto group) {

@@ -29,9 +29,12 @@ at::Tensor average_sparse(ProcessGroup& group, const at::Tensor& mine, at::IntAr
   CollectiveOptions blocking;
   blocking.async = false;
   blocking.tag = tag;
+  // A sum of float16 may be infinite where the average is not.
+  const bool is_half = sum.scalar_type() == at::kHalf;
+  if (is_half) sum._values().div_(divisor);
   all_reduce_sparse(group, sum, blocking);
   sum = sum.coalesce();
-  sum.values().div_(divisor);
+  if (!is_half) sum.values().div_(divisor);
   return sum;
 }
 

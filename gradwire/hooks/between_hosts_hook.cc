@@ -62,11 +62,18 @@ class BetweenHostsHook final : public internal::HookWrapper {
 
   void average_over(GradBucket& bucket, const HybridGroup& hosts) {
     ProcessGroup& local = *hosts.local();
-    const at::Tensor buffer = bucket.buffer();
+    at::Tensor buffer = bucket.buffer();
     const auto to_first = options_of_first_rank<ReduceOptions>();
     const auto from_first = options_of_first_rank<BroadcastOptions>();
+    const double ranks_a_host = static_cast<double>(hosts.size()) / hosts.hosts();
+    // A sum of float16 may be infinite where the mean is not.
+    const bool divides_first = buffer.scalar_type() == at::kHalf;
+    if (divides_first && ranks_a_host != 1) buffer.div_(ranks_a_host);
     within_host([&] { local.reduce({buffer}, to_first)->wait(); });
-    if (hosts.is_leader()) average_between(bucket, hosts);
+    if (hosts.is_leader()) {
+      if (!divides_first && ranks_a_host != 1) buffer.div_(ranks_a_host);
+      average_between(bucket, hosts);
+    }
     within_host([&] { local.broadcast({buffer}, from_first)->wait(); });
   }
 
@@ -82,8 +89,6 @@ class BetweenHostsHook final : public internal::HookWrapper {
   // keeps the difference sees both on one scale.
   void average_between(GradBucket& bucket, const HybridGroup& hosts) {
     at::Tensor buffer = bucket.buffer();
-    const double ranks_a_host = static_cast<double>(hosts.size()) / hosts.hosts();
-    if (ranks_a_host != 1) buffer.div_(ranks_a_host);
     const at::Tensor result = run_between(bucket, hosts.cross());
     if (!result.is_same(buffer)) buffer.copy_(result);
     // In a Join the divisor may be smaller than the number of ranks.

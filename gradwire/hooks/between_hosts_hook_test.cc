@@ -100,6 +100,23 @@ TEST(BetweenHostsHook, WhatIsRememberedIsOnTheScaleOfWhatComesOut) {
   }
 }
 
+// The sums of hosts are beyond float16's range, the average is not.
+TEST(BetweenHostsHook, AnAverageOfHalvesIsFiniteWhereTheSumOfAHostIsNot) {
+  const auto large = [](int rank, int step) { return at::full({kCount}, 40000 + 1000 * rank + step, at::kHalf); };
+  const auto on_two = [](const auto& flat) { return test_support::on_hosts(flat, "0011"); };
+  for (const std::string spec : {"int8", "power_sgd:start=2", "fp16_compress"}) {
+    const Results results = train(4, spec, 4, on_two, large);
+    for (int step = 0; step < kSteps; ++step) {
+      at::Tensor expected = at::zeros({kCount}, at::kDouble);
+      for (int rank = 0; rank < 4; ++rank) expected += large(rank, step).to(at::kDouble) / 4;
+      for (const auto& of_rank : results) {
+        EXPECT_TRUE(at::allclose(of_rank[static_cast<std::size_t>(step)].to(at::kDouble), expected, 0.01))
+            << spec << ", step " << step;
+      }
+    }
+  }
+}
+
 TEST(BetweenHostsHook, UnderDdpAllRanksHoldTheSameBits) {
   run_ranks({"threads"}, 4, [](int rank, const std::shared_ptr<ProcessGroup>& flat) {
     const auto group = test_support::on_hosts(flat, "0101");

@@ -97,10 +97,13 @@ class StepInHook final : public CommHook, public OptimizersInBackward {
   }
 
   Future run(GradBucket& bucket) override {
-    bucket.group().all_reduce({bucket.buffer()})->wait();
     const c10::NoGradGuard no_grad;
     at::Tensor buffer = bucket.buffer();
-    buffer.div_(bucket.divisor());
+    // As in PyTorch, the sum is divided. A sum of float16 may be infinite where the average is not.
+    const bool divides_first = buffer.scalar_type() == at::kHalf;
+    if (divides_first) buffer.div_(bucket.divisor());
+    bucket.group().all_reduce({buffer})->wait();
+    if (!divides_first) buffer.div_(bucket.divisor());
     const std::vector<at::Tensor> gradients = bucket.gradients();
     for (std::size_t i = 0; i < gradients.size(); ++i) {
       const auto found = by_parameter_.find(bucket.parameters()[i].unsafeGetTensorImpl());

@@ -321,6 +321,23 @@ TEST_P(InBackward, LeavesFrozenParametersAlone) {
   }
 }
 
+// The sum of the ranks' gradients is beyond float16's range, their average is not.
+TEST_P(InBackward, StepsByAnAverageOfHalvesThatIsFinite) {
+  struct Halves : torch::nn::Module {
+    Halves() { w = register_parameter("w", at::zeros({5}, at::kHalf)); }
+    at::Tensor forward(double factor) { return w * factor; }
+    at::Tensor w;
+  };
+  run_ranks(GetParam(), 2, [&](int rank, const std::shared_ptr<ProcessGroup>& group) {
+    const auto net = std::make_shared<Halves>();
+    DistributedDataParallel<Halves> ddp(net, options_for(GetParam(), group));
+    const auto optimizers = apply_optimizer_in_backward(
+        ddp.core(), ddp.parameters(), optimizer_factory<torch::optim::SGD>(torch::optim::SGDOptions(1)));
+    ddp(40000.0 + 2048 * rank).backward(at::ones({5}, at::kHalf));
+    EXPECT_TRUE(at::equal(net->w.detach().to(at::kDouble), at::full({5}, -41024.0, at::kDouble))) << net->w;
+  });
+}
+
 TEST(InBackwardAlone, StepsAsGradientsComeAndStopsWithItsHandle) {
   for (const OptimizerKind& kind : optimizer_kinds()) {
     Mlp expected(4, kWidth);
