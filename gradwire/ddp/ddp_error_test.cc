@@ -147,7 +147,46 @@ TEST_P(DdpError, AFrozenParameterOnOneRankIsRefused) {
     net->weights[1].set_requires_grad(rank == 0);
     DistributedDataParallel<ShapedImpl> ddp(net, options(group));
   });
-  for (const auto& error : errors) expect_contains(error, "without gradient");
+  for (const auto& error : errors) {
+    expect_contains(error, "MismatchError");
+    expect_contains(error,
+                    "'w1' is Float of sizes [3] and strides [1] on rank 0, and Float of sizes [3] and strides [1] "
+                    "without gradient on rank 1");
+  }
+}
+
+// The rank itself notices at its next forward, and ends the wait of the others.
+TEST_P(DdpError, AParameterThatOneRankFreezesLaterEndsAllRanks) {
+  const auto errors = errors_of([&](int rank, auto group) {
+    auto net = std::make_shared<ShapedImpl>(std::vector<at::Tensor>{at::zeros({2}), at::zeros({3})});
+    DistributedDataParallel<ShapedImpl> ddp(net, options(group));
+    const at::Tensor x = random_tensor({2}, rank);
+    ddp(x).backward();
+    net->weights[1].set_requires_grad(rank == 0);
+    ddp(x).backward();
+    ddp(x).backward();
+  });
+  for (const auto& error : errors) {
+    expect_contains(error, "did not finish on rank 1 of 2: 1 of 2 parameters got no gradient: 'w1'.");
+    expect_contains(error, "Frozen since the module was wrapped: 'w1'");
+  }
+}
+
+// As one that a rank does not use: the average counts zeros there, and all ranks get the average.
+TEST_P(DdpError, AParameterThatOneRankFreezesLaterIsUnusedThereWhereUnusedOnesAreSearched) {
+  run_ranks(GetParam(), kWorld, [&](int rank, auto group) {
+    auto net = std::make_shared<ShapedImpl>(std::vector<at::Tensor>{at::zeros({2}), at::zeros({3})});
+    DdpOptions made = options(group);
+    made.find_unused_parameters = true;
+    DistributedDataParallel<ShapedImpl> ddp(net, made);
+    for (int step = 0; step < 3; ++step) {
+      net->weights[1].set_requires_grad(step == 0 || rank == 0);
+      ddp.zero_grad();
+      ddp(random_tensor({2}, rank)).backward();
+      EXPECT_TRUE(at::equal(net->weights[0].grad(), at::ones({2})));
+      EXPECT_TRUE(at::equal(net->weights[1].grad(), at::full({3}, step == 0 ? 1.0 : 0.5))) << step;
+    }
+  });
 }
 
 TEST_P(DdpError, OptionsThatDifferAreRefused) {

@@ -87,13 +87,22 @@ void GradientIntake::refuse_second(std::size_t parameter) const {
 
 void GradientIntake::require_finished(int ranks) const {
   if (!iteration_.under_way()) return;
-  std::vector<std::string> missing;
-  for (const std::size_t parameter : iteration_.missing()) missing.push_back(concat("'", store_.name(parameter), "'"));
+  std::vector<std::string> missing, frozen;
+  for (const std::size_t parameter : iteration_.missing()) {
+    missing.push_back(concat("'", store_.name(parameter), "'"));
+    if (!store_.parameter(parameter).requires_grad()) frozen.push_back(missing.back());
+  }
+  const std::string about_frozen =
+      frozen.empty() ? std::string()
+                     : concat(" Frozen since the module was wrapped: ", join(frozen, ", "),
+                              "; freeze the same parameters on all ranks, with find_unused_parameters, or wrap the "
+                              "module again.");
   throw InvalidArgument(concat(
       "The reduction of the iteration before did not finish on rank ", rank_, " of ", ranks, ": ", missing.size(),
       " of ", store_.parameter_count(), " parameters got no gradient: ", join(missing, ", "),
       ". Every parameter that needs a gradient must take part in the loss on every rank, unless find_unused_parameters "
-      "is set; and backward must run once for each synchronized forward; use no_sync() to accumulate."));
+      "is set; and backward must run once for each synchronized forward; use no_sync() to accumulate.",
+      about_frozen));
 }
 
 }  // namespace gradwire::internal
