@@ -31,7 +31,6 @@ class LargestTwentieth final : public gradwire::CommHook {
     const auto count = std::max<std::int64_t>(1, buffer.numel() / 20);
     const auto places = std::get<1>(buffer.abs().topk(count, 0, true, /*sorted=*/false));
     const auto values = buffer.index_select(0, places);
-    keep_rests(bucket, places);
 
     // All ranks gather all places and values, and add them in rank order: the same bits everywhere.
     const auto size = bucket.group().size();
@@ -44,6 +43,8 @@ class LargestTwentieth final : public gradwire::CommHook {
       const auto part = [&](const torch::Tensor& all) { return all.narrow(0, rank * count, count); };
       sum.index_add_(0, part(all_places), part(all_values));
     }
+    // The same on all ranks. An Inf or NaN would stay in the rests for good; the step with it is not made (GradScaler).
+    if (sum.isfinite().all().item<bool>()) keep_rests(bucket, places);
     return gradwire::completed_future(sum.div_(bucket.divisor()));
   }
 
