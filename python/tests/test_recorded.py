@@ -42,6 +42,10 @@ def record(folder, name, *options, steps=STEPS):
     return target, records(lines)
 
 
+def trace_of(ranks):
+    return json.loads("".join(chrome_trace.pieces_of_trace(ranks)))
+
+
 class Recorded(ReportTest):
     @classmethod
     def setUpClass(cls):
@@ -121,7 +125,7 @@ class Recorded(ReportTest):
 
     def test_without_lanes_the_trace_keeps_them_too(self):
         target, _ = record(self.folder, "here", "--lanes", "0", "--hook", "power_sgd:start=2,min_rate=1")
-        self.assertEqual(problems_of(chrome_trace.trace_of(recorded.read_folder(str(target)))), [])
+        self.assertEqual(problems_of(trace_of(recorded.read_folder(str(target)))), [])
 
     def test_what_is_no_record(self):
         def refused(*parts):
@@ -138,7 +142,12 @@ class Recorded(ReportTest):
         (bad / "rank-0.record").write_bytes(whole[:1000])
         refused("rank-0.record", "1000 bytes")
         (bad / "rank-0.record").write_bytes(bytes(len(whole)))
-        refused("rank-0.record", "no record")
+        refused("rank-0.record", "no record yet: its rank ended before it had begun to write")
+        (bad / "rank-0.record").write_bytes(b"no magic" + whole[8:])
+        refused("rank-0.record", "it is no record\n")
+        for newer in (b"GRWREC02" + whole[8:], b"GRWREC10" + whole[8:] + bytes(4096)):
+            (bad / "rank-0.record").write_bytes(newer)
+            refused("rank-0.record", f"another version of gradwire wrote it ({newer[:8].decode()})")
         # Any bytes after the magic: a page, or a sentence.
         for seed in range(20):
             noise = bytearray(whole)
@@ -170,6 +179,33 @@ class Recorded(ReportTest):
                 struct.pack_into("<Q", whole, 32, struct.unpack_from("<Q", whole, 32)[0] + 10**12)
             (shared / f"rank-{number}.record").write_bytes(whole)
         self.assertEqual([rank.rank for rank in recorded.read_folder(str(shared))], list(range(RANKS)))
+
+    def test_a_record_that_ends_before_another_begins_may_be_of_an_earlier_job(self):
+        note = "may be of an earlier job"
+        self.assertNotIn(note, self.page(self.target).one(id="job").words())
+        folder = self.folder / "two-jobs"
+        folder.mkdir()
+        for number in range(RANKS):
+            whole = bytearray((self.target / f"rank-{number}.record").read_bytes())
+            if number == 1:  # the clock of the same host, two hours before
+                struct.pack_into("<Q", whole, 32, struct.unpack_from("<Q", whole, 32)[0] - 7200 * 10**9)
+            (folder / f"rank-{number}.record").write_bytes(whole)
+        words = self.page(folder).one(id="job").words()
+        self.assertEqual(words.count(note), 1, words)
+        self.assertRegex(words, r"The record of rank 1 ends [0-9.]+ .* before that of rank [02] begins: it may be of an earlier job")
+
+    def test_a_job_that_was_killed_before_its_first_step(self):
+        folder = self.folder / "killed"
+        folder.mkdir()
+        head = (self.target / "rank-0.record").read_bytes()[:recorded.HEADER]
+        whole = bytearray(head + bytes(recorded.FILE_BYTES - recorded.HEADER))
+        whole[40:128] = bytes(88)
+        whole[128:256] = bytes(120) + struct.pack("<Q", recorded.NO_LOSS)
+        (folder / "rank-0.record").write_bytes(whole)
+        (folder / "rank-1.record").write_bytes(bytes(len(whole)))
+        words = self.page(folder).words()
+        self.assertIn("No step was recorded: the job ended before its first one", words)
+        self.assertIn("of which 2 ranks left no record", words)
 
     def with_losses(self, name, word_of):
         """The job's record, with the words of losses that `word_of` returns for a step."""
@@ -276,7 +312,7 @@ class Choices(ReportTest):
         self.assertGreaterEqual(len(part.all(class_="mark")), 2)
 
     def test_trace_marks_the_decisions(self):
-        trace = chrome_trace.trace_of(self.ranks)
+        trace = trace_of(self.ranks)
         self.assertEqual(problems_of(trace), [])
         marks = [event for event in trace["traceEvents"] if event.get("cat") == "choice"]
         chosen = [choice for choice in self.ranks[0].choices if choice.kind == recorded.CHOSEN]
@@ -362,8 +398,9 @@ class LastCalls(ReportTest):
         self.target = self.folder / self.id()
         self.target.mkdir()
 
-    def write_rank(self, number, process, *calls, job=""):
-        lines = [{"type": "rank", "rank": number, "world": 2, "job": job, "wall_offset": 10**18, "process": process},
+    def write_rank(self, number, process, *calls, job="", version=1):
+        lines = [{"type": "rank", "version": version, "rank": number, "world": 2, "job": job, "wall_offset": 10**18,
+                  "process": process},
                  {"type": "group", "path": "default"}]
         for begin, end, outcome in calls:
             lines.append({"type": "call", "operation": "all_reduce", "count": 1024, "dtype": "f32", "group": "default",
@@ -414,6 +451,10 @@ class LastCalls(ReportTest):
         done = command(self.target, "-o", self.folder / "page.html")
         self.assertEqual(done.returncode, 2)
         self.assertIn("rank-0.jsonl:1", done.stderr)
+        self.write_rank(0, {}, version=2)
+        done = command(self.target, "-o", self.folder / "page.html")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("rank-0.jsonl:1: another version of gradwire wrote it", done.stderr)
 
 
 class Changing:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import math
-import pathlib
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -119,17 +118,26 @@ def events_of_choices(record: RankRecord, offset: float) -> Iterator[TraceEvent]
             }  # fmt: skip
 
 
-def trace_of(ranks: Sequence[RankRecord]) -> dict[str, Any]:
-    """The trace. Times are those since the first event of all ranks."""
+def events_of(ranks: Sequence[RankRecord]) -> Iterator[TraceEvent]:
+    """Times are those since the first event of all ranks."""
     offsets = [clock(rank, ranks) for rank in ranks]
     first = min((event.begin + offset for rank, offset in zip(ranks, offsets) for event in rank.events), default=0.0)
-    events = [event for rank, offset in zip(ranks, offsets) for event in events_of_rank(rank, offset - first)]
-    events += [event for rank, offset in zip(ranks, offsets) for event in events_of_choices(rank, offset - first)]
-    return {"displayTimeUnit": "ms", "traceEvents": events}
+    for rank, offset in zip(ranks, offsets):
+        yield from events_of_rank(rank, offset - first)
+        yield from events_of_choices(rank, offset - first)
+
+
+def pieces_of_trace(ranks: Sequence[RankRecord]) -> Iterator[str]:
+    """The text of the trace. The events of a long job take much more memory than their records, so none is kept."""
+    yield '{"displayTimeUnit": "ms", "traceEvents": ['
+    for number, event in enumerate(events_of(ranks)):
+        yield f"{',' if number else ''}\n{json.dumps(event)}"
+    yield "\n]}\n"
 
 
 def write_trace(path: str, jobs: Sequence[Job]) -> None:
     """Throws ReportError where there is not one job to write, and OSError."""
     if len(jobs) != 1:
         raise ReportError(f"--trace {path}: it takes the folder of one gradwire-run --record, and {len(jobs)} were given")
-    pathlib.Path(path).write_text(json.dumps(trace_of(jobs[0].ranks)), encoding="utf-8")
+    with open(path, "w", encoding="utf-8") as file:
+        file.writelines(pieces_of_trace(jobs[0].ranks))

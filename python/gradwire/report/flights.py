@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from .lines import Line, ReportError, read_lines
 
+VERSION = 1  # of the lines
 WELL = ("good", "unknown")  # how a call ends that did not fail
 
 
@@ -70,6 +71,8 @@ def read_flight_rank(file: str) -> FlightRank:
     for line in read_lines(file):
         kind = line.text_at("type")
         if kind == "rank":
+            if line.count_at("version") != VERSION:
+                raise line.fail("another version of gradwire wrote it; make the report with that one")
             offset = line.number_at("wall_offset") * 1e-9
             state, job = state_of(line.fields.get("process")), str(line.fields.get("job", ""))
             rank = FlightRank(int(line.number_at("rank")), int(line.number_at("world")), state, job)

@@ -21,6 +21,7 @@ from .text import count_of, human_bytes, human_seconds, plain
 SHOWN_RANKS = COLOURS  # in charts that have a curve or a part for each rank
 SHOWN_STEPS = 4
 SLOW = 1.1  # so many times the median's computing is named
+CLOCKS_DIFFER = 60.0  # seconds, of two hosts at most
 PHASES = (("forward", "forward"), ("backward", "backward"), ("wait", "waiting for buckets"), ("optimizer", "rest"))
 
 
@@ -75,6 +76,25 @@ def add_overview(main: Element, folder: str, ranks: Sequence[RankRecord]) -> Non
     )
     headings = ["", "host", "steps", "steps/s", "loss", "forward", "backward", "wait", "rest", "in hooks", "sent", "hooks"]
     add_table(part, headings, map(facts_of, ranks))
+    if not any(rank.total.steps for rank in ranks):
+        add(
+            part,
+            "p",
+            "No step was recorded: the job ended before its first one, or it trains without a DistributedDataParallel that "
+            "is recorded. begin_step() and end_step() mark the steps of such a program.",
+            class_="note",
+        )
+    newest = max(ranks, key=lambda rank: rank.opened)
+    for rank in ranks:
+        before = newest.opened - rank.last_moment()
+        if before > CLOCKS_DIFFER:
+            add(
+                part,
+                "p",
+                f"The record of rank {rank.rank} ends {human_seconds(before)} before that of rank {newest.rank} begins: it may be "
+                "of an earlier job.",
+                class_="note",
+            )
     lost = sum(rank.lost for rank in ranks)
     if lost:
         add(part, "p", f"{count_of(lost, 'event')} could not be recorded for want of memory.", class_="note")

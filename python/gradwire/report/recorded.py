@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from .lines import ReportError
 
 MAGIC = 0x3130434552575247
+STEM = b"GRWREC"  # of the magic of every version
 ROWS = 2048
 RECORDS = 32768
 NAMES = 48
@@ -106,6 +107,11 @@ class RankRecord:
     events: list[Event] = field(default_factory=list)  # in the order in which they ended
     choices: list[Choice] = field(default_factory=list)  # in their order
 
+    def last_moment(self) -> float:
+        """When the rank last wrote, as far as the record shows, in seconds since 1970."""
+        ends = [self.total.end] + [event.end for event in self.events[-1:]]
+        return max(self.opened, *(end + self.wall for end in ends))
+
     def of_kind(self, kind: int) -> list[Event]:
         return [event for event in self.events if event.kind == kind]
 
@@ -186,11 +192,15 @@ def read_record(file: str) -> RankRecord:
         data = bytes_of(pathlib.Path(file))
     except OSError as error:
         raise ReportError(f"{file}: it cannot be read: {error.strerror}") from None
+    magic = data[:8]
+    if magic.startswith(STEM) and int.from_bytes(magic, "little") != MAGIC:
+        raise ReportError(f"{file}: another version of gradwire wrote it ({magic.decode('ascii', 'replace')}); make the report with that one")
     if len(data) != FILE_BYTES:
         raise ReportError(f"{file}: it has {len(data)} bytes, and a record has {FILE_BYTES}; was it copied whole?")
     head = struct.unpack_from("<16Q", data)
     if head[0] != MAGIC:
-        raise ReportError(f"{file}: it is no record of this version of gradwire, or its rank had not begun to write")
+        why = "it is no record" if any(magic) else "it is no record yet: its rank ended before it had begun to write"
+        raise ReportError(f"{file}: {why}")
     hooks = [text_at(data, 512 + 64 * i, 64) for i in range(min(head[7], NAMES))]
     words = struct.Struct("<16Q")
     table, rows = head[12] & 1, min(head[13], ROWS)
