@@ -34,9 +34,13 @@ bool waits_for_all(const CallRow& call) noexcept {
 
 }  // namespace
 
+bool have_one_clock(const RankTable& one, const RankTable& other) noexcept {
+  return std::abs(one.wall_offset - other.wall_offset) < kSameClock;
+}
+
 std::int64_t least_shift(const ClockOfRank& own, const ClockOfRank& theirs) {
+  if (have_one_clock(own.rank, theirs.rank)) return 0;
   const std::int64_t by_wall = theirs.rank.wall_offset - own.rank.wall_offset;
-  if (std::abs(by_wall) < kSameClock) return 0;
   constexpr std::int64_t kNone = std::numeric_limits<std::int64_t>::min();
   std::int64_t least = kNone;
   for (const auto& [number, call] : theirs.calls) {

@@ -19,6 +19,9 @@ struct ClockOfRank {
   const CallsByNumber& calls;
 };
 
+// Whether the ranks are on one host, as their clocks show.
+bool have_one_clock(const RankTable& one, const RankTable& other) noexcept;
+
 // At a time t of the clock of `theirs`, the clock of `own` shows t plus this, or a later time; in nanoseconds.
 // The calls of both ranks tell: where both ended well, neither ended before the other one was made. Without such calls
 // the wall clocks tell, which differ by no more than a minute.

@@ -137,10 +137,19 @@ std::optional<Diagnosis> find_mismatch(const std::vector<GroupView>& groups) {
   std::optional<Disagreement> first;
   for (const GroupView& group : groups) {
     auto found = group.first_disagreement();
-    if (found && (!first || found->wall_time < first->wall_time)) first = std::move(found);
+    if (found && (!first || is_before(*found, *first))) first = std::move(found);
   }
   if (!first) return std::nullopt;
   Diagnosis found{.fault = first->fault,
+// By the clock of a rank that made both calls. The wall clocks of hosts may show another order.
+bool is_before(const Disagreement& a, const Disagreement& b) {
+  for (const auto& [rank, time] : a.called) {
+    const auto other = b.called.find(rank);
+    if (other != b.called.end()) return time < other->second;
+  }
+  return a.wall_time < b.wall_time;
+}
+
                   .culprits = first->culprits,
                   .certain = first->certain,
                   .group = first->group,
@@ -156,6 +165,20 @@ void add_call(Diagnosis& found, const std::vector<GroupView>& groups, const Occa
   if (!wait) return;
   found.group = wait->group->path;
   found.call = *wait->call;
+}
+
+// The same wait, or that of another rank in the same collective, where a rank came too late for that one alone: by the
+// wall clocks of two hosts the late rank may have been the first.
+Waiting wait_with_absent(const std::vector<GroupView>& groups, const Waiting& wait) {
+  if (wait.call->sequence == 0) return wait;
+  for (const GroupView& group : groups) {
+    if (group.path() != wait.group->path || !group.absent_from(wait).empty()) continue;
+    for (const Waiting& other : group.unanswered()) {
+      const bool is_same = other.call->sequence != 0 && number_of(*other.call) == number_of(*wait.call);
+      if (is_same && !group.absent_from(other).empty()) return other;
+    }
+  }
+  return wait;
 }
 
 // `epoch`: that the tables are of, in an elastic job; else 0.
@@ -176,7 +199,7 @@ Diagnosis decide(const std::vector<RankTable>& ranks, std::int64_t epoch, const 
     add_call(*found, groups, occasion);
     return *found;
   }
-  return follow_waits(groups, *wait);
+  return follow_waits(groups, wait_with_absent(groups, *wait));
 }
 
 }  // namespace

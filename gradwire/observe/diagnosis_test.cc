@@ -625,6 +625,39 @@ TEST(Diagnosis, ARankOfAnotherHostThatCameLateIsNamedWhereTheClocksShowIt) {
   }
 }
 
+// By its wall clock, the late rank came first.
+TEST(Diagnosis, ALateRankOfAHostWhoseClockIsBehindIsNamed) {
+  Job job(3);
+  job.others_call(2, Outcome::timeout);
+  job.clock += 2 * kSecond;
+  job.call(2, {}, Outcome::peer);
+  for (int rank = 0; rank < 3; ++rank) job.end(rank, 1, rank == 0 ? 0 : 1);
+  job.at(2).process.state = 'R';
+  expect(job.over(), FaultClass::slow, {2});
+  job.at(2).wall_offset -= 3 * kSecond;
+  expect(job.over(), FaultClass::slow, {2});
+}
+
+// All ranks but 0 are on a host whose clock is ahead or behind. Rank 0 made another call in the first group, and what the
+// ranks called in the second one follows from that.
+TEST(Diagnosis, TheFirstOfTwoMismatchesIsFoundWhateverTheClocksOfHostsShow) {
+  for (const std::int64_t wall : {0, 1, -1}) {
+    SCOPED_TRACE(concat("wall clock ", wall, " s"));
+    Job job(4);
+    for (int rank = 0; rank < 4; ++rank) job.open(rank, "a second", rank, 4);
+    job.call(0, {.count = 1, .line = 20}, Outcome::none);
+    job.others_call(0, Outcome::none);
+    job.clock += kSecond / 2;
+    // In the second group rank 1 is wrong, so that rank 0, on the other host, is the first of those that are right.
+    for (const int rank : {0, 2, 3}) job.call(rank, {.count = 5, .line = 31}, Outcome::none, 1);
+    job.call(1, {.count = 7, .line = 30}, Outcome::none, 1);
+    for (const int rank : {1, 2, 3}) job.at(rank).wall_offset += wall * kSecond;
+    const Diagnosis found = job.stalled();
+    EXPECT_EQ(found.group, "default");
+    EXPECT_EQ(found.culprits, std::vector<int>{0});
+  }
+}
+
 // Whatever the last look at the process showed.
 TEST(Diagnosis, AProcessThatHasEndedIsNotBlocked) {
   Job job(3);
@@ -1020,6 +1053,23 @@ TEST(Diagnosis, AnyTablesAreFine) {
       row.root = below(8) - 2;
       row.called = below(1000);
       row.peers = random();
+TEST(Diagnosis, TheAgeOfAProcessOfAnotherHostIsAsCertainAsTheClocks) {
+  for (const std::int64_t wall : {0, 1, -1}) {
+    SCOPED_TRACE(concat("wall clock ", wall, " s"));
+    EpochJob job(0);
+    job.all_call(Outcome::none, 1);
+    const std::int64_t first = job.at(2).groups.back().calls.front().called;
+    job.at(1).groups.clear();
+    job.at(1).process.state = 'R';
+    job.at(1).wall_offset += wall * kSecond;
+    // Half a second after the first call of the epoch, and four seconds before.
+    job.at(1).started = first + kSecond / 2;
+    EXPECT_TRUE(job.stalled().culprits.empty());
+    job.at(1).started = first - 4 * kSecond;
+    expect(job.stalled(), FaultClass::slow, {1});
+  }
+}
+
       row.dtype = static_cast<std::uint8_t>(below(256));
       calls.push_back(row);
     }

@@ -60,14 +60,17 @@ bool has_numbers_of_job(const std::vector<Member>& members) {
   return true;
 }
 
-// When the first call in a group of the epoch was made, by the wall clock. Nothing where the tables have forgotten it.
-std::optional<std::int64_t> first_call(const std::vector<RankTable>& ranks, std::int64_t epoch) {
+// Before that moment of the wall clock of `own` no call in a group of the epoch was made, though the clocks of hosts
+// differ as much as those of hosts that are kept in time may. Nothing where the tables have forgotten the first call.
+std::optional<std::int64_t> first_call(const RankTable& own, const std::vector<RankTable>& ranks, std::int64_t epoch) {
+  constexpr std::int64_t kHostsDiffer = 2'000'000'000;
   std::optional<std::int64_t> first;
   for (const RankTable& rank : ranks) {
     for (const GroupTable& group : rank.groups) {
       if (epoch_of_path(group.path) != epoch || group.calls.empty()) continue;
       if (forgets_calls(group)) return std::nullopt;
-      const std::int64_t time = group.calls.front().called + rank.wall_offset;
+      const std::int64_t margin = have_one_clock(own, rank) ? 0 : kHostsDiffer;
+      const std::int64_t time = group.calls.front().called + rank.wall_offset - margin;
       first = std::min(first.value_or(time), time);
     }
   }
@@ -78,7 +81,7 @@ std::optional<std::int64_t> first_call(const std::vector<RankTable>& ranks, std:
 bool may_be_member(const RankTable& rank, const std::vector<RankTable>& ranks, std::int64_t epoch) {
   if (takes_part(rank, epoch)) return true;
   if (rank.pid == 0) return false;
-  const auto first = first_call(ranks, epoch);
+  const auto first = first_call(rank, ranks, epoch);
   return first && (rank.started == 0 || rank.started + rank.wall_offset < *first);
 }
 
@@ -223,6 +226,8 @@ Disagreement GroupView::judge(std::uint64_t sequence, const std::vector<std::vec
   }
   Disagreement found{.certain = certain, .group = path_, .usual = *call_at(right->front(), sequence)};
   found.wall_time = found.usual.called + members_[right->front()].rank->wall_offset;
+  for (const std::size_t member : *right)
+    found.called[members_[member].rank->rank] = call_at(member, sequence)->called;
   bool has_theirs = false;
   for (auto camp = camps.begin(); camp != camps.end(); ++camp) {
     if (camp == right && certain) continue;
