@@ -81,7 +81,9 @@ json to_json(const CallRow& call, const std::string& group) {
           {"line", call.place.line},
           {"module", call.place.module},
           {"offset", call.place.offset},
-          {"function", call.place.function}};
+          {"function", call.place.function},
+          {"waited", name_of(call.waited)},
+          {"wait_line", describe(call.wait_place)}};
 }
 
 CallRow call_from(const json& line) {
@@ -104,6 +106,8 @@ CallRow call_from(const json& line) {
   call.peers = line.at("peers");
   call.thread = line.at("thread");
   call.place = {line.at("module"), line.at("offset"), line.at("function"), line.at("line")};
+  call.waited = observe::waited_from_name(line.value("waited", ""));  // the first files lack this field and the next
+  call.wait_place.line = line.value("wait_line", "");
   return call;
 }
 

@@ -63,6 +63,8 @@ RankTable full_table(int rank) {
   row.peers = ~std::uint64_t{0};
   row.thread = 78;
   row.place = {"/bin/train", 0x1234, "main", "train.cc:3 (main)"};
+  row.waited = observe::Waited::yes;
+  row.wait_place.line = "train.cc:4 (main)";
   group.calls = {row, CallRow{}};
   table.groups = {group, {"other", "gloo", "", 0, 2, false, 0, {}}};
   table.notes = {{observe::NoteKind::hook_failed, 99, "a\nb"}};
@@ -84,6 +86,8 @@ void expect_same(const RankTable& a, const RankTable& b) {
   EXPECT_EQ(left.outcome, right.outcome);
   EXPECT_EQ(left.peers, right.peers);
   EXPECT_EQ(left.place.offset, right.place.offset);
+  EXPECT_EQ(left.waited, right.waited);
+  EXPECT_EQ(left.wait_place.line, right.wait_place.line);
   EXPECT_EQ(a.groups[0].calls.at(1).dtype, 255) << "no dtype stays no dtype";
   EXPECT_EQ(a.process.last_lines, b.process.last_lines);
   EXPECT_EQ(a.notes.at(0).text, b.notes.at(0).text);

@@ -118,7 +118,15 @@ std::optional<Diagnosis> find_stopped(const std::vector<RankTable>& ranks, std::
   return found;
 }
 
-// The call that has waited longest of those that nobody answered, calls of the ranks in `without` left out.
+// Whether `a` shows more of who is missed: a thread waits for the call, or its wait is older.
+bool is_better_start(const Waiting& a, const Waiting& b) {
+  const auto is_let_be = [](const Waiting& wait) { return wait.call->waited == Waited::no; };
+  if (is_let_be(a) != is_let_be(b)) return is_let_be(b);
+  return a.wall_time() < b.wall_time();
+}
+
+// The call that has waited longest of those that nobody answered, calls of the ranks in `without` left out. A call that
+// no thread waits for only where there is no other.
 std::optional<Waiting> oldest_wait(const std::vector<GroupView>& groups, const Occasion& occasion,
                                    const std::vector<int>& without = {}) {
   std::optional<Waiting> oldest;
@@ -127,10 +135,19 @@ std::optional<Waiting> oldest_wait(const std::vector<GroupView>& groups, const O
       const bool too_young =
           !occasion.is_over && wait.call->ended == 0 && occasion.now - wait.call->called < occasion.bound;
       if (too_young || std::find(without.begin(), without.end(), wait.rank->rank) != without.end()) continue;
-      if (!oldest || wait.wall_time() < oldest->wall_time()) oldest = wait;
+      if (!oldest || is_better_start(wait, *oldest)) oldest = wait;
     }
   }
   return oldest;
+}
+
+// By the clock of a rank that made both calls. The wall clocks of hosts may show another order.
+bool is_before(const Disagreement& a, const Disagreement& b) {
+  for (const auto& [rank, time] : a.called) {
+    const auto other = b.called.find(rank);
+    if (other != b.called.end()) return time < other->second;
+  }
+  return a.wall_time < b.wall_time;
 }
 
 std::optional<Diagnosis> find_mismatch(const std::vector<GroupView>& groups) {
@@ -141,15 +158,6 @@ std::optional<Diagnosis> find_mismatch(const std::vector<GroupView>& groups) {
   }
   if (!first) return std::nullopt;
   Diagnosis found{.fault = first->fault,
-// By the clock of a rank that made both calls. The wall clocks of hosts may show another order.
-bool is_before(const Disagreement& a, const Disagreement& b) {
-  for (const auto& [rank, time] : a.called) {
-    const auto other = b.called.find(rank);
-    if (other != b.called.end()) return time < other->second;
-  }
-  return a.wall_time < b.wall_time;
-}
-
                   .culprits = first->culprits,
                   .certain = first->certain,
                   .group = first->group,
@@ -157,14 +165,6 @@ bool is_before(const Disagreement& a, const Disagreement& b) {
                   .their_call = first->theirs,
                   .their_group = first->group};
   return found;
-}
-
-// The call at which the others missed the culprits, for classes that are not found through one.
-void add_call(Diagnosis& found, const std::vector<GroupView>& groups, const Occasion& occasion) {
-  const auto wait = oldest_wait(groups, occasion, found.culprits);
-  if (!wait) return;
-  found.group = wait->group->path;
-  found.call = *wait->call;
 }
 
 // The same wait, or that of another rank in the same collective, where a rank came too late for that one alone: by the
@@ -179,6 +179,14 @@ Waiting wait_with_absent(const std::vector<GroupView>& groups, const Waiting& wa
     }
   }
   return wait;
+}
+
+// The call at which the others missed the culprits, for classes that are not found through one.
+void add_call(Diagnosis& found, const std::vector<GroupView>& groups, const Occasion& occasion) {
+  const auto wait = oldest_wait(groups, occasion, found.culprits);
+  if (!wait) return;
+  found.group = wait->group->path;
+  found.call = *wait->call;
 }
 
 // `epoch`: that the tables are of, in an elastic job; else 0.

@@ -638,8 +638,8 @@ TEST(Diagnosis, ALateRankOfAHostWhoseClockIsBehindIsNamed) {
   expect(job.over(), FaultClass::slow, {2});
 }
 
-// All ranks but 0 are on a host whose clock is ahead or behind. Rank 0 made another call in the first group, and what the
-// ranks called in the second one follows from that.
+// All ranks but 0 are on a host whose clock is ahead or behind. Rank 0 made another call in the first group, and what
+// the ranks called in the second one follows from that.
 TEST(Diagnosis, TheFirstOfTwoMismatchesIsFoundWhateverTheClocksOfHostsShow) {
   for (const std::int64_t wall : {0, 1, -1}) {
     SCOPED_TRACE(concat("wall clock ", wall, " s"));
@@ -745,6 +745,44 @@ TEST(Diagnosis, AReceiveThatWasPostedEarlyIsNoWait) {
     // Where the look shows nothing of one rank alone, they disagree.
     job.at(other).process.state = 'R';
     expect(job.stalled(), FaultClass::deadlock, {std::min(cause, other), std::max(cause, other)});
+  });
+}
+
+// The cause has begun a call that the others come to later, and does something else. The others wait for another call.
+TEST(Diagnosis, ARankThatComputesWhileItsCallIsUnderWayIsTheOneThatIsMissed) {
+  for_each_cause([](Job& job, int cause) {
+    for (int rank = 0; rank < job.size(); ++rank) job.open(rank, "other", rank, job.size());
+    for (RankTable& rank : job.ranks) rank.process.system_call = "futex";
+    job.call(cause, {}, Outcome::none).waited = Waited::no;
+    const Made barrier{.kind = CallKind::barrier, .line = 20};
+    for (int rank = 0; rank < job.size(); ++rank) {
+      if (rank == cause) continue;
+      CallRow& call = job.call(rank, barrier, Outcome::none, 1);
+      call.waited = Waited::yes;
+      call.wait_place.line = "train.py:21 (main)";
+    }
+    job.at(cause).process.state = 'R';
+    job.at(cause).process.system_call = "";
+    const Diagnosis found = job.stalled();
+    expect(found, FaultClass::slow, {cause});
+    EXPECT_TRUE(found.certain);
+    EXPECT_EQ(found.call->place.line, "train.py:20 (main)") << "not the call of the cause, which nobody waits for";
+    const std::string words = explain(found, job.ranks, {.now = job.clock + 10 * kSecond});
+    EXPECT_NE(words.find("and waits for it at train.py:21 (main)"), std::string::npos) << words;
+    const char* const course = "is under way, for 10 s, and no thread waits for it; its process computes";
+    EXPECT_NE(words.find(course), std::string::npos) << words;
+    // A sleep is no computing, and no wait for the call.
+    job.at(cause).process.state = 'S';
+    job.at(cause).process.system_call = "clock_nanosleep";
+    expect(job.stalled(), FaultClass::blocked, {cause});
+    // In a futex the main thread may wait for the future of the call, whatever other threads do: all ranks wait then.
+    job.at(cause).process.state = 'R';
+    job.at(cause).process.system_call = "futex";
+    EXPECT_NE(job.stalled().fault, FaultClass::slow);
+    // So they do where the rank waits in a second call.
+    job.at(cause).process.system_call = "";
+    job.call(cause, {.kind = CallKind::broadcast, .line = 30, .root = 0}, Outcome::none).waited = Waited::yes;
+    EXPECT_NE(job.stalled().fault, FaultClass::slow);
   });
 }
 
@@ -1015,6 +1053,23 @@ TEST(Diagnosis, AProcessThatIsYoungerThanTheEpochIsNotTheOneThatIsMissed) {
   });
 }
 
+TEST(Diagnosis, TheAgeOfAProcessOfAnotherHostIsAsCertainAsTheClocks) {
+  for (const std::int64_t wall : {0, 1, -1}) {
+    SCOPED_TRACE(concat("wall clock ", wall, " s"));
+    EpochJob job(0);
+    job.all_call(Outcome::none, 1);
+    const std::int64_t first = job.at(2).groups.back().calls.front().called;
+    job.at(1).groups.clear();
+    job.at(1).process.state = 'R';
+    job.at(1).wall_offset += wall * kSecond;
+    // Half a second after the first call of the epoch, and four seconds before.
+    job.at(1).started = first + kSecond / 2;
+    EXPECT_TRUE(job.stalled().culprits.empty());
+    job.at(1).started = first - 4 * kSecond;
+    expect(job.stalled(), FaultClass::slow, {1});
+  }
+}
+
 // The dead rank had gone on to another call; the report names the one in which the others were.
 TEST(Diagnosis, TheCallIsThatOfTheOthersAndNotThatOfTheCause) {
   for_each_cause([](Job& job, int cause) {
@@ -1053,23 +1108,6 @@ TEST(Diagnosis, AnyTablesAreFine) {
       row.root = below(8) - 2;
       row.called = below(1000);
       row.peers = random();
-TEST(Diagnosis, TheAgeOfAProcessOfAnotherHostIsAsCertainAsTheClocks) {
-  for (const std::int64_t wall : {0, 1, -1}) {
-    SCOPED_TRACE(concat("wall clock ", wall, " s"));
-    EpochJob job(0);
-    job.all_call(Outcome::none, 1);
-    const std::int64_t first = job.at(2).groups.back().calls.front().called;
-    job.at(1).groups.clear();
-    job.at(1).process.state = 'R';
-    job.at(1).wall_offset += wall * kSecond;
-    // Half a second after the first call of the epoch, and four seconds before.
-    job.at(1).started = first + kSecond / 2;
-    EXPECT_TRUE(job.stalled().culprits.empty());
-    job.at(1).started = first - 4 * kSecond;
-    expect(job.stalled(), FaultClass::slow, {1});
-  }
-}
-
       row.dtype = static_cast<std::uint8_t>(below(256));
       calls.push_back(row);
     }

@@ -72,11 +72,16 @@ std::string at_place(const CallRow& call) {
   return place.empty() ? "" : concat(" at ", place);
 }
 
-const CallRow* last_call(const RankTable& rank) {
+// The last call that a thread waits for; where there is none, the last call.
+const CallRow* position_of(const RankTable& rank) {
   const CallRow* last = nullptr;
+  const auto is_waited_for = [](const CallRow& call) { return call.waited == Waited::yes; };
   for (const GroupTable& group : rank.groups) {
     for (const CallRow& call : group.calls) {
-      if (last == nullptr || call.called > last->called) last = &call;
+      const bool is_better = last != nullptr && is_waited_for(call) != is_waited_for(*last)
+                                 ? is_waited_for(call)
+                                 : last == nullptr || call.called > last->called;
+      if (is_better) last = &call;
     }
   }
   return last;
@@ -99,12 +104,17 @@ std::string process_words(const ProcessView& process, const Occasion& occasion) 
 
 std::string position(const RankTable& rank, const Occasion& occasion) {
   const std::string name = concat("rank ", rank.rank, ": ");
-  const CallRow* const call = last_call(rank);
+  const CallRow* const call = position_of(rank);
   if (call == nullptr) return concat(name, "has made no call", process_words(rank.process, occasion));
   const std::string what = concat(describe(*call), at_place(*call));
   if (call->outcome == Outcome::none) {
-    return concat(name, occasion.is_over ? "was in " : "is in ", what,
-                  occasion.is_over ? "" : concat(", for ", seconds(occasion.now - call->called)),
+    const std::string age = occasion.is_over ? "" : concat(", for ", seconds(occasion.now - call->called));
+    if (call->waited == Waited::no)
+      return concat(name, what, occasion.is_over ? " was" : " is", " under way", age, ", and no thread ",
+                    occasion.is_over ? "waited" : "waits", " for it", process_words(rank.process, occasion));
+    const std::string wait_place = describe(call->wait_place);
+    return concat(name, occasion.is_over ? "was in " : "is in ", what, age,
+                  wait_place.empty() ? "" : concat(", and waits for it at ", wait_place),
                   process_words(rank.process, occasion));
   }
   std::string how = call->outcome == Outcome::good || call->outcome == Outcome::unknown

@@ -31,6 +31,9 @@ using Text = std::array<char, Bytes>;
 // The state of a record. A record in `ending` holds all but the end.
 enum class Phase : std::uint64_t { empty = 0, writing = 1, pending = 2, ending = 3, ended = 4 };
 
+// The word `waiter` of an asynchronous call for which no thread waits.
+inline constexpr std::uint64_t kNobody = ~std::uint64_t{0};
+
 // One call. Word 0 is (ticket << 3) | phase; the others are written in the phases `writing` and `ending` only.
 struct Call {
   enum : std::size_t {
@@ -46,7 +49,8 @@ struct Call {
     arguments,  // root << 32 | kind << 24 | dtype << 16 | outcome << 8
     peers,      // bit r: the error of the call names rank r
     refused,    // collectives of the group that were refused before this call was made
-    used = refused + 1,
+    waiter,     // site << 32 | thread of who waits for the call; kNobody; 0: not known
+    used = waiter + 1,
     size = 16,
   };
   std::array<Word, size> words;

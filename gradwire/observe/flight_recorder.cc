@@ -193,6 +193,7 @@ FlightCall FlightGroup::begin(const CallArguments& arguments) noexcept {
                            static_cast<std::uint64_t>(arguments.dtype) << 16);
   set(Call::peers, 0);
   set(Call::refused, group_->refused.load(std::memory_order_relaxed));
+  set(Call::waiter, arguments.waits ? thread_number() : format::kNobody);
   call->words[Call::state].store(state_of(ticket, Phase::pending), std::memory_order_release);
   return {call, ticket};
 }
@@ -206,6 +207,13 @@ void FlightCall::started() const noexcept {
   if (!may_change()) return;
   if (record_->words[Call::state].load(std::memory_order_relaxed) != state_of(ticket_, Phase::pending)) return;
   record_->words[Call::started].store(nanoseconds(CLOCK_MONOTONIC), std::memory_order_relaxed);
+}
+
+void FlightCall::set_waiter(std::uint64_t waiter) const noexcept {
+  using format::Call;
+  if (!may_change()) return;
+  if (record_->words[Call::state].load(std::memory_order_relaxed) != state_of(ticket_, Phase::pending)) return;
+  record_->words[Call::waiter].store(waiter, std::memory_order_relaxed);
 }
 
 void FlightCall::finish(Outcome outcome, std::uint64_t peers) const noexcept {
@@ -254,6 +262,12 @@ std::string FlightCall::name() const {
   if (const std::uint64_t tag = word(Call::tag)) text.append(", ").append(words_of_tag(tag));
   return text.append(")");
 }
+
+FlightWait::FlightWait(FlightCall call) noexcept : call_(call) {
+  call_.set_waiter(std::uint64_t{line_of_thread} << 32 | thread_number());
+}
+
+FlightWait::~FlightWait() { call_.set_waiter(format::kNobody); }
 
 CallInProgress::CallInProgress(FlightCall call) noexcept : call_(call), outer_(std::exchange(innermost, this)) {}
 

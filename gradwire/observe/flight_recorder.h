@@ -35,6 +35,7 @@ struct CallArguments {
   std::uint64_t bytes = 0;               // of the same
   std::uint64_t tag = 0;                 // iteration << 32 | bucket << 16 | stage << 8 | hook, as in CallTag
   const void* return_address = nullptr;  // where the caller goes on
+  bool waits = true;                     // the caller goes on when the call has ended; false: an asynchronous call
 };
 
 // A record of a call. A plain value; copies are the same record. A default one records nothing. Any thread may use
@@ -55,12 +56,27 @@ class FlightCall {
 
  private:
   friend class FlightGroup;
+  friend class FlightWait;
   FlightCall(format::Call* record, std::uint64_t ticket) noexcept : record_(record), ticket_(ticket) {}
   void finish(Outcome outcome, std::uint64_t peers) const noexcept;
+  void set_waiter(std::uint64_t waiter) const noexcept;
   bool may_change() const noexcept;
 
   format::Call* record_ = nullptr;
   std::uint64_t ticket_ = 0;
+};
+
+// While it exists, this thread waits for an asynchronous call, which may have ended. The line is that of the innermost
+// CallerLine. Where several threads wait for one call, the last one to begin or to end counts.
+class FlightWait {
+ public:
+  explicit FlightWait(FlightCall call) noexcept;
+  ~FlightWait();
+  FlightWait(const FlightWait&) = delete;
+  FlightWait& operator=(const FlightWait&) = delete;
+
+ private:
+  const FlightCall call_;
 };
 
 // The records of one group. Not copyable. The destructor says that the group was closed, and keeps the records.

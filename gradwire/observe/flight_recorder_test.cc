@@ -223,6 +223,36 @@ TEST(FlightRecorder, ErrorsAreKeptWithTheirKindTheRanksTheyNameAndTheirWords) {
   EXPECT_EQ(table.notes.back().text, "the hook threw");
 }
 
+TEST(FlightRecorder, WhoWaitsForACallIsNotedUntilTheWaitOrTheCallEnds) {
+  const auto describe_line = [](const void*) { return std::string("train.py:7 (main)"); };
+  Writer writer([&] {
+    FlightGroup group;
+    group.open("g0", "shm", "", 1, 4);
+    CallArguments posted = all_reduce_of(1);
+    posted.waits = false;
+    group.begin(all_reduce_of(1));  // the caller waits in the call
+    group.begin(posted);
+    const FlightCall left = group.begin(posted);
+    { const FlightWait wait(left); }
+    const FlightCall waited = group.begin(posted);
+    const FlightCall ended = group.begin(posted);
+    ended.ended(nullptr);
+    const CallerLine line(7, describe_line, nullptr);
+    const FlightWait wait(waited);
+    const FlightWait late(ended);
+    ::kill(::getpid(), SIGKILL);
+  });
+  EXPECT_EQ(writer.finish(), -1);
+  const RankTable table = writer.table();
+  ASSERT_EQ(table.groups.size(), 1U);
+  ASSERT_EQ(table.groups[0].calls.size(), 5U);
+  std::vector<Waited> noted;
+  for (const CallRow& call : table.groups[0].calls) noted.push_back(call.waited);
+  EXPECT_EQ(noted, (std::vector<Waited>{Waited::yes, Waited::no, Waited::no, Waited::yes, Waited::not_known}));
+  EXPECT_EQ(table.groups[0].calls[0].wait_place.line, "");
+  EXPECT_EQ(table.groups[0].calls[3].wait_place.line, "train.py:7 (main)");
+}
+
 TEST(FlightRecorder, TheFirstEndOfACallCounts) {
   Writer writer([] {
     FlightGroup group;

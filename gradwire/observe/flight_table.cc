@@ -53,9 +53,16 @@ CallRow row_of(const Words& words, const std::vector<CallerPlace>& places) {
   row.kind = static_cast<CallKind>(arguments >> 24 & 0xff);
   row.dtype = static_cast<std::uint8_t>(arguments >> 16 & 0xff);
   row.thread = words[Call::site] & 0xffffffffU;
-  const std::uint64_t site = words[Call::site] >> 32;
-  if (site >= 1 && site <= places.size()) row.place = places[site - 1];
-  if (phase != Phase::ended) return row;  // of a record in `ending`, the end may be half written
+  const auto place_of = [&](std::uint64_t site) {
+    return site >= 1 && site <= places.size() ? places[site - 1] : CallerPlace();
+  };
+  row.place = place_of(words[Call::site] >> 32);
+  if (phase != Phase::ended) {  // of a record in `ending`, the end may be half written
+    const std::uint64_t waiter = words[Call::waiter];
+    if (waiter != 0) row.waited = waiter == format::kNobody ? Waited::no : Waited::yes;
+    if (row.waited == Waited::yes) row.wait_place = place_of(waiter >> 32);
+    return row;
+  }
   row.ended = static_cast<std::int64_t>(words[Call::end_time]);
   row.outcome = static_cast<Outcome>(arguments >> 8 & 0xff);
   row.peers = words[Call::peers];
@@ -126,6 +133,14 @@ RankTable read_file(const format::File& file) {
 }
 
 }  // namespace
+
+std::string_view name_of(Waited waited) noexcept {
+  return waited == Waited::yes ? "yes" : waited == Waited::no ? "no" : "";
+}
+
+Waited waited_from_name(std::string_view name) noexcept {
+  return name == "yes" ? Waited::yes : name == "no" ? Waited::no : Waited::not_known;
+}
 
 std::optional<RankTable> read_flight_memory(std::span<const std::byte> memory) {
   if (memory.size() < format::kFileBytes) return std::nullopt;

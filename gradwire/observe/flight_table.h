@@ -23,6 +23,14 @@ struct CallerPlace {
   std::string line;          // "train.py:41 (main)"; empty where it is not known
 };
 
+// Whether a thread of the rank waits for a call that has not ended: in the call itself, or in wait() of its Work. A wait
+// for the future of a Work is not noted.
+enum class Waited : std::uint8_t { not_known, no, yes };
+// "no". "" for Waited::not_known.
+std::string_view name_of(Waited waited) noexcept;
+// The inverse; Waited::not_known for any other text.
+Waited waited_from_name(std::string_view name) noexcept;
+
 // Times are nanoseconds of CLOCK_MONOTONIC of the host; 0: not yet.
 struct CallRow {
   std::uint64_t ticket = 0;    // grows with each call of the group on this rank
@@ -41,6 +49,8 @@ struct CallRow {
   std::uint64_t peers = 0;  // bit r: the error of the call names rank r
   std::uint64_t thread = 0;
   CallerPlace place;
+  Waited waited = Waited::not_known;
+  CallerPlace wait_place;  // from which wait() was called; known for Python alone
 };
 
 // GroupTable::backend of a group whose ranks change (ElasticGroup). Each of its calls is also one of the group that it

@@ -40,9 +40,24 @@ bool is_elsewhere(const RankTable& rank) {
 // Whether the group's engine may use a network.
 bool is_over_network(const GroupTable& group) { return group.backend != "shm" && group.backend != "threads"; }
 
+// Over a network a rank that waits for others sleeps in poll(), so such a call says nothing there.
+bool sleeps_over_network(const Waiting& wait) {
+  const std::string& call = wait.rank->process.system_call;
+  return is_over_network(*wait.group) && (call == "poll" || call == "ppoll");
+}
+
+// Whether the rank does something else while its call is under way: nobody waits for the call. A main thread in a futex
+// may wait for the call's future, and one that polls may do so over a network.
+bool goes_on_meanwhile(const Waiting& wait) {
+  const ProcessView& process = wait.rank->process;
+  const bool is_known = process.seen && (!process.has_ended || process.by_launcher);
+  if (wait.call->waited != Waited::no || !is_known || process.system_call == "futex") return false;
+  return is_elsewhere(*wait.rank) && !sleeps_over_network(wait);
+}
+
 // Which of a rank's calls under way is the one in which the rank waits.
 enum class Choice {
-  oldest,            // the one that was made first
+  oldest,            // of those that a thread waits for, the one that was made first; where there is none, of all
   oldest_collective  // as above, but messages only where there is no collective: they may have been posted early
 };
 
@@ -78,6 +93,7 @@ class Search {
 
  private:
   bool is_before(const CallRow& a, const CallRow& b) const {
+    if (a.waited != b.waited) return a.waited == Waited::yes || b.waited == Waited::no;
     if (choice_ == Choice::oldest_collective && is_message(a.kind) != is_message(b.kind)) return is_message(b.kind);
     return a.called < b.called;
   }
@@ -85,7 +101,8 @@ class Search {
   // The call in which the rank waits, if it does.
   std::optional<Waiting> wait_of(const RankTable& rank) const {
     const auto known = oldest_.find(&rank);
-    return known == oldest_.end() ? std::nullopt : std::optional(known->second);
+    if (known == oldest_.end() || goes_on_meanwhile(known->second)) return std::nullopt;
+    return known->second;
   }
 
   // The members without which the call cannot end.
@@ -157,11 +174,7 @@ class Search {
   // does not wait for it yet.
   std::optional<Diagnosis> one_elsewhere(const std::vector<Waiting>& waits) const {
     const auto is_known = [](const Waiting& wait) { return wait.rank->process.seen && !wait.rank->process.has_ended; };
-    // Over a network a rank that waits for others sleeps in poll(), so such a call says nothing there.
-    const auto is_one = [](const Waiting& wait) {
-      const std::string& call = wait.rank->process.system_call;
-      return is_elsewhere(*wait.rank) && !(is_over_network(*wait.group) && (call == "poll" || call == "ppoll"));
-    };
+    const auto is_one = [](const Waiting& wait) { return is_elsewhere(*wait.rank) && !sleeps_over_network(wait); };
     const bool is_only_one = std::all_of(waits.begin(), waits.end(), is_known) &&
                              std::count_if(waits.begin(), waits.end(), is_one) == 1 && waits.size() > 1;
     if (!is_only_one) return std::nullopt;

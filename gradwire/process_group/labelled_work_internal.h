@@ -22,6 +22,7 @@ class CallLabel {
   // "all_reduce (call 17 of group default) on rank 0 of 2". Without the number and the group where the flight recorder
   // is off, and after 256 further calls of the group. "a call" for a default object.
   std::string words() const;
+  observe::FlightCall flight() const noexcept { return flight_; }
 
  private:
   const char* operation_ = nullptr;

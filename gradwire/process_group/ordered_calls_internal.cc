@@ -86,7 +86,7 @@ class PostedWork final : public LabelledWork {
   bool is_success() override { return future_->hasValue(); }
   std::exception_ptr exception() override { return future_->exception_ptr(); }
   bool wait(Milliseconds timeout) override {
-    const WatchedWait watched;
+    const WatchedWait watched(label().flight());
     if (!future_->completed()) process_.require_current("this Work");
     const bool for_as_long_as_it_takes = timeout == kNoTimeout && interrupt_check() == nullptr;
     if (for_as_long_as_it_takes && !has_callbacks_.load(std::memory_order_relaxed)) place_.help();

@@ -177,6 +177,7 @@ PointToPointWork::~PointToPointWork() {
 }
 
 bool PointToPointWork::wait(Milliseconds timeout) {
+  const observe::FlightWait noted(state_->flight);
   if (timeout != kNoTimeout && !state_->wait_ready(Deadline::after(timeout))) throw_late(timeout);
   state_->finish();
   state_->rethrow();

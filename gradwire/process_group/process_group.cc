@@ -207,6 +207,7 @@ std::shared_ptr<Work> ProcessGroup::enter(const char* operation, const Options& 
   const internal::WatchedCall watched(operation, arguments.kind, target.rank(), arguments.bytes, payload);
   arguments.root = root_of(options);
   arguments.tag = internal::packed(settled.tag);
+  arguments.waits = !settled.async;
   std::shared_ptr<Work> work;
   {
     const LaneScope::Pause within_the_group;
@@ -225,14 +226,15 @@ std::shared_ptr<Work> ProcessGroup::enter(const char* operation, const Options& 
 template <class Call>
 std::shared_ptr<Work> ProcessGroup::enter(const char* operation, const Call& call) {
   ProcessGroup& target = here();
-  const observe::CallArguments& arguments = call.arguments;
+  observe::CallArguments arguments = call.arguments;
+  arguments.waits = false;
   const std::uint64_t sent = arguments.kind == CallKind::send ? arguments.bytes : 0;
   const internal::WatchedCall watched(operation, arguments.kind, target.rank(), arguments.bytes, sent);
   std::shared_ptr<Work> work;
   {
     const LaneScope::Pause within_the_group;
     const c10::NoGradGuard no_grad;  // a tensor that requires a gradient is written into as any other
-    const observe::FlightCall flight = target.names_->record.begin(target, call.arguments);
+    const observe::FlightCall flight = target.names_->record.begin(target, arguments);
     work = record(flight, {operation, target.rank(), target.size(), flight}, false, [&] { return call.call(target); });
   }
   internal::require_work(work, target, operation);

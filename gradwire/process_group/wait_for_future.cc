@@ -85,7 +85,7 @@ class EndSignals {
 }  // namespace
 
 void wait_for(const Future& future, Milliseconds timeout, const CallLabel& label) {
-  const WatchedWait watched;
+  const WatchedWait watched(label.flight());
   if ((timeout != Work::kNoTimeout || interrupt_check() != nullptr) && !future->completed()) {
     const Deadline deadline = timeout == Work::kNoTimeout ? Deadline::never() : Deadline::after(timeout);
     const auto signal = EndSignals::instance().of(*future);

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "gradwire/base/trace.h"
-#include "gradwire/observe/flight_call.h"
+#include "gradwire/observe/flight_recorder.h"
 #include "gradwire/process_group/wait_clock_internal.h"
 
 namespace gradwire::internal {
@@ -51,15 +51,17 @@ class WatchedCall final {
   const WaitsForRanks waits_;
 };
 
-// While it exists, this thread waits for a Work: the points work.wait and work.waited.
+// While it exists, this thread waits for a Work, which stands for the call `flight`: the points work.wait and
+// work.waited, and a note in the flight recorder.
 class WatchedWait final {
  public:
-  WatchedWait() noexcept { trace::point("work.wait"); }
+  explicit WatchedWait(observe::FlightCall flight) noexcept : noted_(flight) { trace::point("work.wait"); }
   ~WatchedWait() { trace::point("work.waited"); }
   WatchedWait(const WatchedWait&) = delete;
   WatchedWait& operator=(const WatchedWait&) = delete;
 
  private:
+  const observe::FlightWait noted_;
   const WaitsForRanks waits_;
 };
 

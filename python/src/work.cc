@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "binding.h"
+#include "caller_frame.h"
 
 namespace gradwire::python {
 namespace {
@@ -74,13 +75,13 @@ void bind_work(py::module_& module) {
 Derive and override ``get_future()`` (or ``wait(timeout)``) alone; the other methods are made of it. A Work may be
 dropped before it ends, and waited for several times, from several threads.)")
       .def(py::init<>())
-      .def("wait", &Work::wait, py::arg("timeout") = Work::kNoTimeout, Unlocked(),
+      .def("wait", &Work::wait, py::arg("timeout") = Work::kNoTimeout, Calls(),
            R"(Waits for the end and returns True; other Python threads run meanwhile.
 
 timeout: a timedelta; zero means the one the call was made with. Raises the error of the collective, TimeoutError when
 `timeout` passes first (the collective goes on). On CUDA tensors the current stream waits, not the CPU.)")
       .def(
-          "synchronize", [](Work& work) { work.wait(Work::kNoTimeout); }, Unlocked(), "wait() without a result.")
+          "synchronize", [](Work& work) { work.wait(Work::kNoTimeout); }, Calls(), "wait() without a result.")
       .def("get_future", &future_of, "A torch.futures.Future of the list of output tensors.")
       .def("is_completed", &Work::is_completed, Unlocked(), "Whether it has ended, well or with an error.")
       .def("is_success", &Work::is_success, Unlocked(), "Whether it has ended well.")

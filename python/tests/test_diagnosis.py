@@ -121,3 +121,38 @@ def test_calls_of_ddp_have_the_line_of_the_forward_pass(tmp_path):
     assert "rank 1 is the cause: ended with an error" in job.stderr, job.stderr
     assert "the others waited in all_reduce(20 f32, iteration 5 bucket 0 stage 0)" in job.stderr, job.stderr
     assert "at train.py:8 (train), group default.dup" in job.stderr, job.stderr
+
+
+# Rank 0 begins a call of one group and goes on; rank 1 waits for a call of the other group, to which rank 0 does not come.
+MEANWHILE = """
+import time
+import torch
+import gradwire.distributed as dist
+
+dist.init_process_group("shm")
+other = dist.new_group([0, 1])
+dist.barrier()
+dist.barrier(group=other)
+if dist.get_rank() == 0:
+    work = dist.all_reduce(torch.ones(100), async_op=True)  # line 11
+    ELSEWHERE
+    work.wait()
+else:
+    work = dist.all_reduce(torch.ones(200), group=other, async_op=True)  # line 15
+    work.wait()  # line 16
+"""
+
+
+@pytest.mark.parametrize("elsewhere, fault", [("while True: sum(range(1000))", "slow"), ("time.sleep(1000)", "blocked")])
+def test_a_rank_that_does_something_else_while_its_call_is_under_way_is_named(tmp_path, elsewhere, fault):
+    program = tmp_path / "train.py"
+    program.write_text(MEANWHILE.replace("ELSEWHERE", elsewhere))
+    launcher = BUILD / "bin" / "gradwire-run"
+    command = [str(launcher), "-n", "2", "--timeout", "8", sys.executable, str(program)]
+    job = subprocess.run(command, capture_output=True, text=True, timeout=GUARD, check=False)
+    assert job.returncode != 0
+    assert f"rank 0 is the cause: {fault}" in job.stderr, job.stderr
+    assert "the others waited in all_reduce(200 f32)" in job.stderr, job.stderr
+    assert "rank 1: " in job.stderr and "at train.py:15 (<module>)" in job.stderr, job.stderr
+    assert "waits for it at train.py:16 (<module>)" in job.stderr, job.stderr
+    assert "no thread wait" in job.stderr, job.stderr

@@ -251,7 +251,7 @@ class MessagesWork final : public LabelledWork {
   }
 
   bool wait(Milliseconds timeout) override {
-    const WatchedWait watched;
+    const WatchedWait watched(label().flight());
     // A wait of the engine's that misses its timeout ends the group, so a shorter one is waited for here.
     if (timeout != kNoTimeout) return LabelledWork::wait(timeout);
     messages_->drive(*waiters_);
