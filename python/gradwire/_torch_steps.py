@@ -51,7 +51,8 @@ class _Passes:
             self._runs = False
 
     def gradient_came(self, parameter: Tensor) -> None:
-        if self._runs or not self._averages:
+        # Compiled autograd traces this function, and cannot trace what it calls. The step has no phases then.
+        if self._runs or not self._averages or torch.compiler.is_compiling():
             return
         self._runs = True
         _C.pass_ddp_point("backward")

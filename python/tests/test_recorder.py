@@ -152,6 +152,128 @@ def test_pytorchs_own_ddp_has_its_steps_and_collectives(tmp_path, kind, static):
             assert step.times[1] < event.begin <= event.end < step.times[3], "from the first gradient until the averages"
 
 
+# PyTorch's DistributedDataParallel over gloo, in a process that also has a group over gradwire.
+TORCH_FEATURES = """
+import copy
+import hashlib
+import io
+import torch
+import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook, fp16_compress_hook
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+dist.barrier(dist.new_group(backend="gradwire"))
+rank = dist.get_rank()
+
+
+def make(**options):
+    torch.manual_seed(0)
+    return DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 4)), **options)
+
+
+def train(ddp, module=None):
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.1)
+    torch.manual_seed(1 + rank)
+    for _ in range(4):
+        (ddp if module is None else module)(torch.randn(5, 8)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return ddp
+
+
+def hooked(state, hook):
+    ddp = make()
+    ddp.register_comm_hook(state, hook)
+    try:
+        ddp.register_comm_hook(None, allreduce_hook)
+    except RuntimeError as error:
+        assert "can only be called once" in str(error), error
+    else:
+        raise AssertionError("a second hook was taken")
+    return train(ddp)
+
+
+def builtin():
+    ddp = make()
+    ddp._register_builtin_comm_hook(dist.BuiltinCommHookType.ALLREDUCE)
+    return train(ddp)
+
+
+def joined():
+    ddp = make()
+    with ddp.join():
+        for step in range(3 + rank):
+            ddp(torch.ones(2, 8) * (step + rank)).sum().backward()
+    return ddp
+
+
+def saved():
+    file = io.BytesIO()
+    torch.save(train(make()), file)
+    file.seek(0)
+    return train(torch.load(file, weights_only=False))
+
+
+def compiled_autograd():
+    with torch._dynamo.config.patch(optimize_ddp="python_reducer"):
+        with torch._dynamo.compiled_autograd._enable(torch.compile(backend="eager")):
+            ddp = make()
+            return train(ddp, torch.compile(ddp, backend="eager"))
+
+
+def compiled():
+    ddp = make()
+    return train(ddp, torch.compile(ddp, backend="eager"))
+
+
+def grads():
+    ddp, came = make(), []
+    for parameter in ddp.parameters():
+        parameter.register_post_accumulate_grad_hook(lambda parameter: came.append(float(parameter.grad.sum())))
+    train(ddp)
+    assert len(came) == 4 * 4, came
+    return ddp
+
+
+FEATURES = {
+    "plain": lambda: train(make()),
+    "a hook": lambda: hooked(None, fp16_compress_hook),
+    "a hook with a state": lambda: hooked(PowerSGDState(None, start_powerSGD_iter=2), powerSGD_hook),
+    "a hook of C++": builtin,
+    "unused parameters": lambda: train(make(find_unused_parameters=True)),
+    "a static graph": lambda: train(make(static_graph=True)),
+    "gradients in buckets": lambda: train(make(gradient_as_bucket_view=True)),
+    "join": joined,
+    "a copy": lambda: train(copy.deepcopy(train(make()))),
+    "a file": saved,
+    "hooks of parameters": grads,
+    "compiled": compiled,
+    "compiled autograd": compiled_autograd,
+}
+for name, feature in FEATURES.items():
+    values = torch.cat([parameter.detach().flatten() for parameter in feature().parameters()])
+    print(f"{name}: {hashlib.sha256(values.numpy().tobytes()).hexdigest()}")
+dist.destroy_process_group()
+"""
+
+
+def test_the_recorder_changes_nothing_in_pytorchs_ddp_over_another_backend(tmp_path):
+    program = tmp_path / "train.py"
+    program.write_text(TORCH_FEATURES)
+    records = tmp_path / "records"
+    said = []
+    for options in ([], ["--record", str(records)]):
+        command = [str(BUILD / "bin" / "gradwire-run"), "-n", str(RANKS), *options, sys.executable, str(program)]
+        job = subprocess.run(command, capture_output=True, text=True, timeout=GUARD, check=False)
+        assert job.returncode == 0, job.stderr
+        said.append(sorted(job.stdout.splitlines()))
+    assert len(said[0]) == RANKS * 13 and said[0] == said[1]
+    for rank in recorded.read_folder(str(records)):
+        assert rank.total.steps >= 4 * 10, "the passes were seen"
+
+
 def test_a_profiler_shows_buckets_hooks_and_collectives(tmp_path):
     rest = f"""
 import json
