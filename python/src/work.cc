@@ -3,10 +3,12 @@
 // Work, which Python classes may derive from.
 #include <pybind11/trampoline_self_life_support.h>
 
+#include <optional>
 #include <vector>
 
 #include "binding.h"
 #include "caller_frame.h"
+#include "gradwire/process_group/work_internal.h"
 
 namespace gradwire::python {
 namespace {
@@ -49,6 +51,14 @@ class PyWork final : public Work, public py::trampoline_self_life_support {
   }
 };
 
+// The line of the program is looked for where the wait may last: not after a call that had waited itself.
+bool wait_from_here(Work& work, Milliseconds timeout) {
+  std::optional<CallerFrame> caller;
+  if (!internal::may_be_asked(work) || !work.is_completed()) caller.emplace();
+  const py::gil_scoped_release unlocked;
+  return work.wait(timeout);
+}
+
 py::object future_of(Work& work) {
   Future future;
   {
@@ -75,13 +85,13 @@ void bind_work(py::module_& module) {
 Derive and override ``get_future()`` (or ``wait(timeout)``) alone; the other methods are made of it. A Work may be
 dropped before it ends, and waited for several times, from several threads.)")
       .def(py::init<>())
-      .def("wait", &Work::wait, py::arg("timeout") = Work::kNoTimeout, Calls(),
+      .def("wait", &wait_from_here, py::arg("timeout") = Work::kNoTimeout,
            R"(Waits for the end and returns True; other Python threads run meanwhile.
 
 timeout: a timedelta; zero means the one the call was made with. Raises the error of the collective, TimeoutError when
 `timeout` passes first (the collective goes on). On CUDA tensors the current stream waits, not the CPU.)")
       .def(
-          "synchronize", [](Work& work) { work.wait(Work::kNoTimeout); }, Calls(), "wait() without a result.")
+          "synchronize", [](Work& work) { wait_from_here(work, Work::kNoTimeout); }, "wait() without a result.")
       .def("get_future", &future_of, "A torch.futures.Future of the list of output tensors.")
       .def("is_completed", &Work::is_completed, Unlocked(), "Whether it has ended, well or with an error.")
       .def("is_success", &Work::is_success, Unlocked(), "Whether it has ended well.")
