@@ -23,8 +23,8 @@ struct CallerPlace {
   std::string line;          // "train.py:41 (main)"; empty where it is not known
 };
 
-// Whether a thread of the rank waits for a call that has not ended: in the call itself, or in wait() of its Work. A wait
-// for the future of a Work is not noted.
+// Whether a thread of the rank waits for a call that has not ended: in the call itself, or in wait() of its Work. A
+// wait for the future of a Work is not noted.
 enum class Waited : std::uint8_t { not_known, no, yes };
 // "no". "" for Waited::not_known.
 std::string_view name_of(Waited waited) noexcept;

@@ -226,8 +226,7 @@ Disagreement GroupView::judge(std::uint64_t sequence, const std::vector<std::vec
   }
   Disagreement found{.certain = certain, .group = path_, .usual = *call_at(right->front(), sequence)};
   found.wall_time = found.usual.called + members_[right->front()].rank->wall_offset;
-  for (const std::size_t member : *right)
-    found.called[members_[member].rank->rank] = call_at(member, sequence)->called;
+  for (const std::size_t member : *right) found.called[members_[member].rank->rank] = call_at(member, sequence)->called;
   bool has_theirs = false;
   for (auto camp = camps.begin(); camp != camps.end(); ++camp) {
     if (camp == right && certain) continue;

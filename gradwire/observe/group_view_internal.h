@@ -41,7 +41,7 @@ struct Disagreement {
   FaultClass fault = FaultClass::other_collective;
   std::int64_t wall_time = 0;
   std::map<int, std::int64_t> called = {};  // when each rank that is right made its call, as its own clock has it
-  std::vector<int> culprits = {};  // in the numbers of the job
+  std::vector<int> culprits = {};           // in the numbers of the job
   bool certain = true;
   std::string group = {};
   CallRow usual = {};
