@@ -100,8 +100,9 @@ int run_on_hosts(const Options& options, const std::string& secret, SignalQueue&
     // The first host holds the job, and ends the others with it.
     view.goes_on_without = [&](int host, const ProcessEnd& end) {
       if (host == 0) return std::string();
-      return concat("gradwire-run: host ", options.remote.hosts[static_cast<std::size_t>(host)],
-                    " is no longer in the job: its launcher has ended (", describe(end), ")\n");
+      return concat("gradwire-run: the launcher on host ", options.remote.hosts[static_cast<std::size_t>(host)],
+                    " has ended (", describe(end), "); the job lives as long as that on host ",
+                    options.remote.hosts.front(), "\n");
     };
   }
   std::optional<LiveWatch> live;

@@ -188,7 +188,8 @@ torch_job=
 if [[ "$torch" == yes ]] && ((${#packages[@]} > 0)) && ! venv_is_complete && usable_python >/dev/null; then
     need_torch &
     torch_job=$!
-    trap 'kill "$torch_job" 2>/dev/null || true' EXIT
+    # A pip that goes on alone would be in the way of the next one.
+    trap 'wait "$torch_job" || true' EXIT
 fi
 if ((${#packages[@]} > 0)); then need_packages "${packages[@]}"; fi
 if [[ -n "$torch_job" ]]; then

@@ -786,6 +786,22 @@ TEST(Diagnosis, ARankThatComputesWhileItsCallIsUnderWayIsTheOneThatIsMissed) {
   });
 }
 
+// A rank that computes while its call is under way takes no part in a ring of others, nor in the search for odd ones
+// out.
+TEST(Diagnosis, ARingOfRanksBesideARankThatComputesIsADeadlock) {
+  Job job(3);
+  for (RankTable& rank : job.ranks) rank.process.system_call = "futex";
+  for (const int rank : {0, 1}) job.open(rank, "other", rank, 2);
+  job.call(0, {}, Outcome::none);
+  job.call(1, {.kind = CallKind::barrier, .line = 20}, Outcome::none, 1);
+  job.call(2, {}, Outcome::none).waited = Waited::no;
+  job.at(2).process.state = 'R';
+  job.at(2).process.system_call = "";
+  const Diagnosis found = job.stalled();
+  EXPECT_EQ(found.fault, FaultClass::deadlock);
+  EXPECT_EQ(found.culprits, (std::vector<int>{0, 1}));
+}
+
 // All but the cause have receives of each other ready for the end of the job, and have come to the next collective.
 TEST(Diagnosis, ARingOfReceivesThatLieReadyHidesNoRankThatIsMissed) {
   for_each_cause([](Job& job, int cause) {

@@ -52,6 +52,8 @@ bool goes_on_meanwhile(const Waiting& wait) {
   const ProcessView& process = wait.rank->process;
   const bool is_known = process.seen && (!process.has_ended || process.by_launcher);
   if (wait.call->waited != Waited::no || !is_known || process.system_call == "futex") return false;
+  // Where the system call cannot be read, a main thread that sleeps may sleep in a futex.
+  if (process.system_call.empty() && process.state != 'R') return false;
   return is_elsewhere(*wait.rank) && !sleeps_over_network(wait);
 }
 
@@ -161,7 +163,7 @@ class Search {
     Search again(groups_, Choice::oldest_collective);
     const auto start = again.wait_of(*at.rank);
     const bool same = std::all_of(oldest_.begin(), oldest_.end(), [&](const auto& known) {
-      return again.wait_of(*known.first)->call == known.second.call;
+      return again.oldest_.at(known.first).call == known.second.call;
     });
     if (!start || same) return std::nullopt;
     const Diagnosis found = again.from(*start);
@@ -226,8 +228,9 @@ class Search {
         const int rank = wait.rank->rank;
         ranks.insert(rank);
         calls[{group.path(), number_of(*wait.call)}].emplace(rank, wait);
-        const Waiting oldest = *wait_of(*wait.rank);
-        camps[{oldest.group->path, number_of(*oldest.call)}].emplace(rank, oldest);
+        const auto oldest = wait_of(*wait.rank);
+        if (!oldest) return std::nullopt;
+        camps[{oldest->group->path, number_of(*oldest->call)}].emplace(rank, *oldest);
       }
     }
     if (camps.size() != 2 || members == 0 || ranks.size() != members) return std::nullopt;

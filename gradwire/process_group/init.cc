@@ -5,6 +5,7 @@
 #include <ATen/Functions.h>
 
 #include <algorithm>
+#include <cctype>
 #include <exception>
 #include <map>
 #include <numeric>
@@ -244,6 +245,8 @@ void register_backend(const std::string& name, GroupFactory factory) {
   const std::vector<std::string> own = own_backend_names();
   if (std::find(own.begin(), own.end(), name) != own.end())
     throw InvalidArgument(concat("register_backend: '", name, "' is a backend of gradwire's; give another name"));
+  if (std::any_of(name.begin(), name.end(), [](unsigned char c) { return std::isupper(c) != 0; }))
+    throw InvalidArgument(concat("register_backend: '", name, "' has capital letters; Python asks for small ones"));
   internal::add_user_backend(name, std::move(factory));
 }
 

@@ -21,7 +21,8 @@ using GroupFactory = std::function<std::shared_ptr<ProcessGroup>(std::shared_ptr
 // Makes `name` a backend of init_process_group(), new_group() and make_process_group() in this process: groups of that
 // backend come from `factory`. A name that was registered before gets the new factory. Each rank registers the name.
 //
-// Throws InvalidArgument for a null factory, an empty name, and the name of a backend of gradwire's. Thread-safe.
+// Throws InvalidArgument for a null factory, an empty name, a name with capital letters, and the name of a backend of
+// gradwire's. Thread-safe.
 void register_backend(const std::string& name, GroupFactory factory);
 
 }  // namespace gradwire

@@ -9,14 +9,21 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
+#include <csignal>
 #include <cstddef>
+#include <functional>
+#include <iterator>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/base/trace.h"
+#include "tests/conformance/child_process.h"
 #include "tests/conformance/conformance.h"
 
 namespace gradwire::testing {
@@ -90,8 +97,123 @@ TEST_P(Reading, ARefusalInTheMiddleEndsTheGroupWithAnErrorThatNamesTheRank) {
     const std::string message = context.rank() == 1 ? expect_throw<Error>([&] { gather_all(context); })
                                                     : expect_throw<PeerError>([&] { gather_all(context); });
     const char* const expected =
-        context.rank() == 1 ? "the kernel did not let this rank read memory of rank 0" : "rank 1 failed";
+        context.rank() == 1 ? "the kernel did not let this rank read a buffer of rank 0" : "rank 1 failed";
     EXPECT_NE(message.find(expected), std::string::npos) << message;
+  });
+}
+
+// What rank 1 does before it takes what the others offer.
+std::function<void()> before_the_copy;
+
+void on_copy(void*, const trace::Event& event) noexcept {
+  if (before_the_copy && std::string_view(event.name) == "collective.copy") before_the_copy();
+}
+
+// Rank 0 waits for rank 1 at the exit, until its deadline, and uses its memory for something else then.
+void give_up_while_another_reads(RankContext& context, float* input) {
+  std::fill_n(input, kCount, 1.0F);
+  std::vector<std::vector<float>> outputs(static_cast<std::size_t>(context.size()), std::vector<float>(kCount));
+  std::vector<void*> targets;
+  for (auto& output : outputs) targets.push_back(output.data());
+  const auto gather = [&](const CallOptions& options) {
+    context.channel().all_gather(input, targets, kCount, DType::f32, options);
+  };
+  context.meet("ready");
+  if (context.rank() == 0) {
+    expect_throw<TimeoutError>([&] { gather(with_timeout(Milliseconds(300))); });
+    std::fill_n(input, kCount, 2.0F);
+    context.store().set("overwritten", "");
+  } else if (context.rank() == 1) {
+    before_the_copy = [&] { context.store().get("overwritten"); };
+    trace::set_sink(&on_copy, nullptr);
+    expect_contains(expect_throw<TimeoutError>([&] { gather(guarded()); }), "rank 0 failed");
+    trace::set_sink(nullptr, nullptr);
+    before_the_copy = nullptr;
+  } else {
+    expect_contains(expect_throw<TimeoutError>([&] { gather(guarded()); }), "rank 0 failed");
+  }
+  context.meet("end");
+}
+
+TEST_P(Reading, ARankThatGivesUpMeanwhileFailsWhoReadsItsPrivateMemory) {
+  run([](RankContext& context) {
+    std::vector<float> input(kCount);
+    give_up_while_another_reads(context, input.data());
+  });
+}
+
+TEST_P(Reading, ARankThatGivesUpMeanwhileFailsWhoReadsItsSharedMemory) {
+  run([](RankContext& context) {
+    const Allocation input = context.channel().allocate(kCount * sizeof(float), guarded());
+    give_up_while_another_reads(context, reinterpret_cast<float*>(input.data.get()));
+  });
+}
+
+// The memory of a process that dies goes some time before its end is known: the longer, the more there is.
+TEST(ReadingDeath, IsNamedAlsoBeforeTheEndOfTheProcessIsKnown) {
+  const EnvironmentValue always("GRADWIRE_READ_PEERS", "1");
+  const TemporaryFolder folder;
+  const auto rank = [&](int number, const std::function<void(RankContext&)>& body) {
+    return ChildProcess(concat("rank ", number), [&, number] {
+      const auto context = process_rank({Kind::shm, 2}, number, folder.path() + "/store");
+      context->join();
+      body(*context);
+    });
+  };
+  ChildProcess dies = rank(0, [](RankContext& context) {
+    const std::vector<char> much(std::size_t{256} << 20, 'x');
+    context.store().set("pid", std::to_string(::getpid()));
+    before_the_copy = [] { ::raise(SIGKILL); };
+    trace::set_sink(&on_copy, nullptr);
+    gather_all(context);
+    ADD_FAILURE() << "rank 0 lives with " << much.size() << " bytes";
+  });
+  ChildProcess reads = rank(1, [](RankContext& context) {
+    const pid_t other = std::stoi(context.store().get("pid"));
+    before_the_copy = [&] {
+      char byte = 0;
+      const iovec here{&byte, 1};
+      const Deadline guard = Deadline::after(kGuard);
+      while (::process_vm_readv(other, &here, 1, &here, 1, 0) == 1 || (errno != ESRCH && errno != EPERM)) {
+        if (guard.expired()) break;
+      }
+    };
+    trace::set_sink(&on_copy, nullptr);
+    expect_contains(expect_throw<PeerError>([&] { gather_all(context); }), "rank 0 (process ");
+    trace::set_sink(nullptr, nullptr);
+  });
+  reads.expect_success(Deadline::after(2 * kGuard));
+  EXPECT_TRUE(dies.wait(Deadline::after(kGuard)).ended);
+}
+
+// The ranks disagree on whether their buffers are long enough to be read, so all copy them.
+TEST_P(Reading, PartsOfAllLengthsReachTheirRanks) {
+  run([](RankContext& context) {
+    const auto size = static_cast<std::size_t>(context.size());
+    const auto own = static_cast<std::size_t>(context.rank());
+    const auto count_of = [](std::size_t from, std::size_t to, std::size_t round) {
+      constexpr std::size_t kCounts[] = {0, 1, 4095, 4096, 4097, 70'000};
+      return kCounts[(5 * from + 3 * to + round) % std::size(kCounts)];
+    };
+    for (std::size_t round = 0; round < 12; ++round) {
+      std::vector<std::vector<float>> sent;
+      std::vector<std::vector<float>> received;
+      std::vector<ConstSlice> inputs;
+      std::vector<Slice> outputs;
+      for (std::size_t peer = 0; peer < size; ++peer) {
+        sent.emplace_back(count_of(own, peer, round), static_cast<float>(100 * own + peer));
+        received.emplace_back(count_of(peer, own, round));
+      }
+      for (std::size_t peer = 0; peer < size; ++peer) {
+        inputs.push_back({sent[peer].data(), sent[peer].size()});
+        outputs.push_back({received[peer].data(), received[peer].size()});
+      }
+      context.channel().all_to_all(inputs, outputs, DType::f32, guarded());
+      for (std::size_t peer = 0; peer < size; ++peer) {
+        const std::vector<float> expected(received[peer].size(), static_cast<float>(100 * peer + own));
+        EXPECT_EQ(received[peer], expected) << "from " << peer << " in round " << round;
+      }
+    }
   });
 }
 

@@ -148,7 +148,7 @@ int World::direct(int rank, int card) {
   for (auto& share : self.lent) share.write() = rank;
   if (const int reason = enter(self, card, !outlives_calls()); reason != 0) return reason;
   for (int peer = 0; peer < scenario_.ranks; ++peer) at(peer).lent[static_cast<std::size_t>(rank)].write() = rank;
-  if (const int reason = meet(self); reason != 0) return reason;
+  if (const int reason = reason_for(self, self.steps->exit()); reason != 0) return reason;
   for (int peer = 0; peer < scenario_.ranks; ++peer) {
     if (self.lent[static_cast<std::size_t>(peer)].read() != peer) run_.explorer.violated("a share was not written");
   }

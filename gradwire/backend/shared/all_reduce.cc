@@ -73,7 +73,7 @@ void all_reduce_direct(Call& call, std::size_t count, DType dtype, ReduceOp op) 
   const auto ranks = static_cast<std::size_t>(call.size());
   kernels::reduce(dtype, op, {sources.data(), ranks}, {targets.data(), ranks}, mine.length());
   trace::point("collective.exit", call.rank(), call.sequence());
-  call.meet();
+  call.exit();
 }
 
 void stage_for_others(const Call& call, const std::byte* data, std::size_t count, DType dtype) noexcept {

@@ -31,8 +31,8 @@ struct Offer {
 // Of one channel, for the thread that runs its collectives.
 class Buffers {
  public:
-  // `region` has ChannelLayout(world.size()).stride bytes a rank. The world outlives the object.
-  // `peer_memory`, too.
+  // `region` has ChannelLayout(world.size()).stride bytes a rank. The world and
+  // `peer_memory` outlive the object.
   Buffers(World& world, Region region, const PeerMemory& peer_memory);
 
   const Region& region() const noexcept { return region_; }

@@ -43,8 +43,9 @@ class Call {
   // The entry: meets the other ranks, compares fingerprints, learns where all buffers lie. Throws MismatchError,
   // PeerError, TimeoutError, AbortedError; so do the next two.
   void enter(const Fingerprint& mine, Location location);
-  // A further step.
+  // A further step, and the last one of a call that worked on others' buffers.
   void meet();
+  void exit();
   // Throws where nothing is left to wait for; called now and then by what waits for something other than a step.
   void check_others() { require(steps_.look(rank(), false)); }
 
@@ -54,12 +55,9 @@ class Call {
   bool all_staged() const noexcept;    // every rank had to fill its staging area before entry
   std::uint64_t offset_of(int peer) const noexcept { return steps_.card(peer).location.offset; }
   std::byte* buffer_of(int peer) const noexcept { return buffers_.resolve(peer, offset_of(peer)); }
-  // Copies what `peer` lends. Throws PeerError where it gave up on the call or died, Error where the kernel refuses.
-  void fetch(int peer, std::uint64_t from, std::span<std::byte> to) {
-    if (!peer_memory_.read(peer, from, to)) [[unlikely]] {
-      throw_unread(peer);
-    }
-  }
+  // Copies what `peer` lends. Throws PeerError where a rank failed or `peer` died, AbortedError, and Error where the
+  // kernel refuses.
+  void fetch(int peer, std::uint64_t from, std::span<std::byte> to);
 
   // Lists of buffers, one a rank: what this rank publishes before entry, and what a rank published, after it.
   void publish_parts(const Offer& offer, Location location, std::span<const std::size_t> expected);
@@ -74,7 +72,7 @@ class Call {
     }
   }
   [[noreturn]] void throw_end(const StepEnd& end) const;
-  [[noreturn]] void throw_unread(int peer) const;
+  [[noreturn]] void throw_unread(int peer, int error) const;
   [[noreturn]] void throw_deaths(const std::vector<int>& dead) const;
   std::vector<int> dead_ranks() const;
   void compare_fingerprints(const Fingerprint& mine) const;
@@ -109,7 +107,7 @@ void transfer(Call& call, const Fingerprint& mine, const Offer& offer, std::size
     trace::point("collective.copy", call.rank(), call.sequence());
     direct();
     trace::point("collective.exit", call.rank(), call.sequence());
-    call.meet();
+    call.exit();
     return;
   }
   if (!call.all_staged()) {

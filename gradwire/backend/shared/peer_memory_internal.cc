@@ -5,6 +5,7 @@
 #include <sys/uio.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <random>
 
 #include "gradwire/base/environment.h"
@@ -50,11 +51,12 @@ std::uint64_t PeerMemory::lend(std::span<const std::byte> memory) const noexcept
   return value_ != nullptr && memory.size() >= kLeastLent ? address_of(memory.data()) : 0;
 }
 
-bool PeerMemory::read(int peer, std::uint64_t from, std::span<std::byte> to) noexcept {
-  bool whole = may_read(peer);
-  for (std::size_t begin = 0; whole && begin < to.size(); begin += kMostRead)
-    whole = copy(peer, from + begin, to.data() + begin, std::min(kMostRead, to.size() - begin));
-  return whole;
+int PeerMemory::read(int peer, std::uint64_t from, std::span<std::byte> to) noexcept {
+  if (!may_read(peer)) return EPERM;
+  int error = 0;
+  for (std::size_t begin = 0; error == 0 && begin < to.size(); begin += kMostRead)
+    error = copy(peer, from + begin, to.data() + begin, std::min(kMostRead, to.size() - begin));
+  return error;
 }
 
 bool PeerMemory::can_read_all() noexcept {
@@ -77,14 +79,16 @@ bool PeerMemory::may_read(int peer) noexcept {
 bool PeerMemory::is_marked(int peer) const noexcept {
   const std::uint64_t expected = mark(peer).value.load(std::memory_order_acquire);
   std::uint64_t found = 0;
-  return expected != 0 && copy(peer, mark(peer).address.load(std::memory_order_relaxed), &found, sizeof(found)) &&
+  return expected != 0 && copy(peer, mark(peer).address.load(std::memory_order_relaxed), &found, sizeof(found)) == 0 &&
          found == expected;
 }
 
-bool PeerMemory::copy(int peer, std::uint64_t from, void* to, std::size_t bytes) const noexcept {
+int PeerMemory::copy(int peer, std::uint64_t from, void* to, std::size_t bytes) const noexcept {
   const iovec here{to, bytes};
   const iovec there{reinterpret_cast<void*>(static_cast<std::uintptr_t>(from)), bytes};
-  return ::process_vm_readv(world_.process_of(peer), &here, 1, &there, 1, 0) == static_cast<ssize_t>(bytes);
+  const ssize_t read = ::process_vm_readv(world_.process_of(peer), &here, 1, &there, 1, 0);
+  if (read < 0) return errno;
+  return read == static_cast<ssize_t>(bytes) ? 0 : EFAULT;
 }
 
 }  // namespace gradwire::shared

@@ -32,8 +32,9 @@ class PeerMemory {
 
   // The address that peers read `memory` from; 0 where frames are quicker.
   std::uint64_t lend(std::span<const std::byte> memory) const noexcept;
-  // Reads memory of a peer. False when the kernel refuses that, or not all of it is there.
-  bool read(int peer, std::uint64_t from, std::span<std::byte> to) noexcept;
+  // Reads memory of a peer. Returns 0, or the kernel's error: ESRCH when the process of `peer` ends or has ended,
+  // EFAULT when not all of the memory is there or can be read, EPERM when the kernel refused from the beginning.
+  int read(int peer, std::uint64_t from, std::span<std::byte> to) noexcept;
   // Whether the kernel lets this rank read all the others. After all have constructed their PeerMemory.
   bool can_read_all() noexcept;
 
@@ -48,7 +49,7 @@ class PeerMemory {
   MemoryMark& mark(int rank) const noexcept;
   bool may_read(int peer) noexcept;
   bool is_marked(int peer) const noexcept;
-  bool copy(int peer, std::uint64_t from, void* to, std::size_t bytes) const noexcept;
+  int copy(int peer, std::uint64_t from, void* to, std::size_t bytes) const noexcept;
 
   const World& world_;
   std::byte* const marks_;

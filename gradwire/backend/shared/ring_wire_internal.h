@@ -26,7 +26,7 @@ class RingWire final : public messages::Wire {
   bool read(messages::FrameSink& sink) override;
   std::uint64_t lend(std::span<const std::byte> memory) noexcept override { return peer_memory_->lend(memory); }
   bool pull(int peer, std::uint64_t from, std::span<std::byte> to) noexcept override {
-    return peer_memory_->read(peer, from, to);
+    return peer_memory_->read(peer, from, to) == 0;
   }
   void flush() override;
   std::uint32_t bell() const noexcept override;

@@ -94,6 +94,9 @@ class Steps {
   StepEnd enter(const Card& mine, bool lends);
   // A further step of the call.
   StepEnd meet();
+  // The step that ends a call in which this rank worked on others' memory. Not met where the owner of such memory gave
+  // up on the call: what this rank found there may be what the owner wrote since.
+  StepEnd exit();
   // The call is over, well or with an agreed error after which the channel goes on.
   void finish() noexcept { entry_ = 0; }
 
@@ -129,6 +132,7 @@ class Steps {
   void arrive() noexcept;
   StepEnd await_all();
   StepEnd await(int peer);
+  StepEnd look_for_who_gave_up() const noexcept;
   template <class Over>
   void sleep_until(int peer, Over&& over);
   bool is_at_work(int peer) const noexcept;
@@ -158,11 +162,16 @@ StepEnd Steps<M>::enter(const Card& mine, bool lends) {
   arrive();
   if (const StepEnd end = await_all(); !end.met()) return end;
   // Either a rank that gives up on this call sees that this one came, and waits for it (drain()), or this one sees that
-  // it gave up, and leaves what it lent alone: the sleepers' count decides, as in arrive(). What a rank did after this
-  // call is no concern of this call.
+  // it gave up, and leaves what it lent alone: the sleepers' count decides, as in arrive().
+  return look_for_who_gave_up();
+}
+
+// What a rank did after this call is no concern of this call.
+template <class M>
+StepEnd Steps<M>::look_for_who_gave_up() const noexcept {
   for (int peer = 0; peer < size_; ++peer) {
     if (peer == rank_) continue;
-    if (slot(peer).gave_up.load(std::memory_order_acquire) == step_) return {StepEnd::Kind::peer_failed, peer};
+    if (slot(peer).gave_up.load(std::memory_order_acquire) == entry_) return {StepEnd::Kind::peer_failed, peer};
   }
   return {};
 }
@@ -172,6 +181,13 @@ StepEnd Steps<M>::meet() {
   ++step_;
   arrive();
   return await_all();
+}
+
+// A rank may give up after it arrived at the exit, and then write to what it lent, while this one still reads there.
+template <class M>
+StepEnd Steps<M>::exit() {
+  if (const StepEnd end = meet(); !end.met()) return end;
+  return look_for_who_gave_up();
 }
 
 template <class M>
@@ -290,7 +306,8 @@ auto Steps<M>::reason() const -> Reason {
 // as well, which they do as soon as they miss this rank there.
 template <class M>
 void Steps<M>::drain() {
-  slot(rank_).gave_up.store(entry_, std::memory_order_release);
+  // An exchange: what this rank writes to its memory from now on must not be seen before this.
+  slot(rank_).gave_up.exchange(entry_, std::memory_order_seq_cst);
   ring(rank_);
   for (int peer = 0; lends_ && entry_ != 0 && peer < size_; ++peer) {
     if (peer == rank_) continue;

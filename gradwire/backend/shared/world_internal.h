@@ -24,7 +24,6 @@ namespace gradwire::shared {
 struct Location {
   std::uint64_t segment = 0;
   std::uint64_t offset = 0;
-  bool is_shared() const noexcept { return segment != 0; }
   bool is_lent() const noexcept { return segment == 0 && offset != 0; }
   bool is_staged() const noexcept { return segment == 0 && offset == 0; }
 };

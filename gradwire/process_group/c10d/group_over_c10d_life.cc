@@ -67,6 +67,18 @@ void connect_all(c10d::Backend& engine, Milliseconds timeout) {
 
 // Gloo writes the new group's ranks into the options that it is given, which are the origin's own; put back what was
 // there, or the origin cannot split again.
+// While it lives, this thread is not interrupted.
+class WithoutInterrupts {
+ public:
+  WithoutInterrupts() = default;
+  ~WithoutInterrupts() { set_interrupt_check(check_); }
+  WithoutInterrupts(const WithoutInterrupts&) = delete;
+  WithoutInterrupts& operator=(const WithoutInterrupts&) = delete;
+
+ private:
+  const InterruptCheck check_ = set_interrupt_check(nullptr);
+};
+
 BackendPtr split_engine(const BackendPtr& origin, const c10::intrusive_ptr<c10d::Store>& store,
                         const std::vector<int>& members) {
   const auto options = origin->getBackendOptions();
@@ -202,9 +214,8 @@ bool GroupOverC10d::wait_for_calls() {
     abort(kInterrupted);
   }
   // The calls end soon now.
-  const InterruptCheck check = set_interrupt_check(nullptr);
+  const WithoutInterrupts uninterrupted;
   ledger_->wait_all();
-  set_interrupt_check(check);
   return true;
 }
 
