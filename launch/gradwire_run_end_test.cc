@@ -106,7 +106,7 @@ TEST_F(LauncherEndTest, OthersHaveTimeToNoticeAndTheirWordsAreKept) {
                concat("echo up; if [ $RANK = 1 ]; then exec 3> ", pipe, "; echo $$ >&3; read go < ", gate,
                       "; exit 5; fi; exec 3< ", pipe,
                       "; read pid <&3; read end <&3; while read -r stat 2> /dev/null < /proc/$pid/stat; do "
-                      "case \"$stat\" in *') Z '*) break;; esac; done; echo 'PeerError: rank 1 died' >&2; exit 9"));
+                      "case \"$stat\" in *') Z '*) break;; esac; sleep 0.01; done; echo 'PeerError: rank 1 died' >&2; exit 9"));
   wait_for_output("up", 2);
   { std::ofstream(gate) << "go\n"; }
   const auto result = finish();

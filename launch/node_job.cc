@@ -107,7 +107,11 @@ class NodeJob {
 
   // Who has interrupted the job does not wait for a reader.
   void say_last(const std::string& sentence) {
-    exit_code_ == 0 ? say_at_the_end(sentence, signals_, front_fd_) : say_unless_it_waits(sentence);
+    if (exit_code_ == 0) {
+      say_at_the_end(sentence, signals_, front_fd_);
+    } else {
+      say_unless_it_waits(sentence);
+    }
   }
 
   void interrupt(int signal) {

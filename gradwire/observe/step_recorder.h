@@ -26,8 +26,8 @@ namespace gradwire::observe {
 // RANK and WORLD_SIZE of the environment name the rank; without them, `rank` and `world` do. Thread-safe.
 void record_from_environment(int rank, int world) noexcept;
 
-// Removes the file of the rank in `folder` that an earlier run has left, if there is one. A file into which a process
-// writes stays. Thread-safe.
+// Removes the file of the rank in `folder` that an earlier run has left, if there is one. A file into which another
+// process writes stays. Thread-safe.
 void remove_earlier_record(const std::string& folder, int rank);
 
 // Begins to record in memory, for last_step() and step_totals(), if nothing is recorded yet. Thread-safe.

@@ -403,6 +403,7 @@ TEST_F(SlowLookupTest, ASignalEndsTheJobAndTheLookup) {
   start_job({"--stall", "1"}, "(blocked) & trap 'echo interrupted >&2; exit 0' INT; echo up; wait");
   wait_for_output("up", 2);
   wait_for_lookup();
+  EXPECT_FALSE(has_told()) << "the lookup has ended already";
   signal_launcher(SIGINT);
   const Result result = finish();
   EXPECT_EQ(result.exit_code, 128 + SIGINT);
@@ -430,8 +431,7 @@ TEST_F(SlowLookupTest, ASignalEndsTheLookupAfterTheJob) {
     const auto before = std::chrono::steady_clock::now();
     signal_launcher(signal);
     const Result result = finish();
-    std::cout << "a lookup at the end was ended in "
-              << std::chrono::duration<double>(std::chrono::steady_clock::now() - before).count() << " s\n";
+    EXPECT_LT(std::chrono::steady_clock::now() - before, std::chrono::seconds(10));
     EXPECT_LT(result.seconds, kTimeAtEnd) << "the lookup may have ended by itself";
     EXPECT_EQ(result.exit_code, 128 + SIGKILL) << "of the rank that failed";
     EXPECT_NE(result.err.find("rank 1 is the cause: killed"), std::string::npos) << result.err;

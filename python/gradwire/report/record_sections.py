@@ -65,11 +65,13 @@ def facts_of(rank: RankRecord) -> list[str]:
 
 def add_overview(main: Element, folder: str, ranks: Sequence[RankRecord]) -> None:
     first = ranks[0]
-    missing = first.world - len(ranks)
+    # Hosts that join an elastic job make its world larger; what the first ones were told is no number of ranks then.
+    world = first.world if all(rank.world == first.world for rank in ranks) else len(ranks)
+    missing = world - len(ranks)
     part = section(
         main,
         "Job",
-        f"{first.program}, {count_of(first.world, 'rank')}"
+        f"{first.program}, {count_of(world, 'rank')}"
         + (f", of which {count_of(missing, 'rank')} left no record in {folder}" if missing > 0 else "")
         + ". Means of a step over the whole run. A step is what lies between two synchronized backward passes.",
         "job",
