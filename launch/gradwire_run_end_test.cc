@@ -102,11 +102,12 @@ TEST_F(LauncherEndTest, OthersHaveTimeToNoticeAndTheirWordsAreKept) {
   const std::string pipe = scratch("pipe");
   const std::string gate = scratch("gate");
   for (const std::string& path : {pipe, gate}) ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
-  start_script({"-n", "2"},
-               concat("echo up; if [ $RANK = 1 ]; then exec 3> ", pipe, "; echo $$ >&3; read go < ", gate,
-                      "; exit 5; fi; exec 3< ", pipe,
-                      "; read pid <&3; read end <&3; while read -r stat 2> /dev/null < /proc/$pid/stat; do "
-                      "case \"$stat\" in *') Z '*) break;; esac; sleep 0.01; done; echo 'PeerError: rank 1 died' >&2; exit 9"));
+  start_script(
+      {"-n", "2"},
+      concat("echo up; if [ $RANK = 1 ]; then exec 3> ", pipe, "; echo $$ >&3; read go < ", gate,
+             "; exit 5; fi; exec 3< ", pipe,
+             "; read pid <&3; read end <&3; while read -r stat 2> /dev/null < /proc/$pid/stat; do "
+             "case \"$stat\" in *') Z '*) break;; esac; sleep 0.01; done; echo 'PeerError: rank 1 died' >&2; exit 9"));
   wait_for_output("up", 2);
   { std::ofstream(gate) << "go\n"; }
   const auto result = finish();

@@ -70,6 +70,7 @@ class FlightCall {
 // CallerLine. Where several threads wait for one call, the last one to begin or to end counts.
 class FlightWait {
  public:
+  // This thread begins to wait for `call`; nothing is noted of a call that is not recorded.
   explicit FlightWait(FlightCall call) noexcept;
   ~FlightWait();
   FlightWait(const FlightWait&) = delete;
