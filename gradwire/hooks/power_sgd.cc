@@ -18,6 +18,7 @@
 #include "gradwire/hooks/default_hooks.h"
 #include "gradwire/hooks/power_sgd_internal.h"
 #include "gradwire/hooks/support_internal.h"
+#include "gradwire/hooks/warm_up_internal.h"
 
 namespace gradwire {
 namespace {
