@@ -11,14 +11,9 @@
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/process_group/dtype_internal.h"
 
 namespace gradwire::internal {
-namespace {
-
-// A sum of float16 may be infinite where the average is not.
-bool divides_first(const at::Tensor& message) { return message.scalar_type() == at::kHalf; }
-
-}  // namespace
 
 DelayedReduction::DelayedReduction(std::vector<NamedTensor> parameters, at::Tensor trigger,
                                    std::optional<at::ScalarType> reduce_dtype)
@@ -148,7 +143,7 @@ void DelayedReduction::start(bool zeros) {
                                                : at::zeros(entry->parameter.sizes(), options));
     }
     message.buffer = at::flatten_dense_tensors(parts);
-    if (divides_first(message.buffer)) message.buffer.div_(divisor_);
+    if (divides_before_sum(message.buffer.scalar_type())) message.buffer.div_(divisor_);
     message.work = group_->all_reduce({message.buffer});
   }
 }
@@ -165,7 +160,7 @@ void DelayedReduction::finish_locked() {
   const int divisor = std::exchange(divisor_, 0);
   for (const Message& message : std::exchange(under_way_, {})) {
     message.work->wait();
-    if (!divides_first(message.buffer)) message.buffer.div_(divisor);
+    if (!divides_before_sum(message.buffer.scalar_type())) message.buffer.div_(divisor);
     std::vector<at::Tensor> parameters;
     for (const Entry* entry : message.entries) parameters.push_back(entry->parameter);
     const std::vector<at::Tensor> averages = at::unflatten_dense_tensors(message.buffer, parameters);

@@ -7,6 +7,7 @@
 
 #include <vector>
 
+#include "gradwire/process_group/dtype_internal.h"
 #include "gradwire/process_group/sparse_all_reduce_internal.h"
 
 namespace gradwire::internal {
@@ -29,12 +30,11 @@ at::Tensor average_sparse(ProcessGroup& group, const at::Tensor& mine, at::IntAr
   CollectiveOptions blocking;
   blocking.async = false;
   blocking.tag = tag;
-  // A sum of float16 may be infinite where the average is not.
-  const bool is_half = sum.scalar_type() == at::kHalf;
-  if (is_half) sum._values().div_(divisor);
+  const bool divides_first = divides_before_sum(sum.scalar_type());
+  if (divides_first) sum._values().div_(divisor);
   all_reduce_sparse(group, sum, blocking);
   sum = sum.coalesce();
-  if (!is_half) sum.values().div_(divisor);
+  if (!divides_first) sum.values().div_(divisor);
   return sum;
 }
 

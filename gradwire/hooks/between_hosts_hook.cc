@@ -8,6 +8,7 @@
 #include "gradwire/base/strings.h"
 #include "gradwire/hooks/wrapper_internal.h"
 #include "gradwire/process_group/changing_ranks.h"
+#include "gradwire/process_group/dtype_internal.h"
 #include "gradwire/process_group/hybrid/hosts_of.h"
 #include "gradwire/process_group/lane_scope.h"
 
@@ -66,8 +67,7 @@ class BetweenHostsHook final : public internal::HookWrapper {
     const auto to_first = options_of_first_rank<ReduceOptions>();
     const auto from_first = options_of_first_rank<BroadcastOptions>();
     const double ranks_a_host = static_cast<double>(hosts.size()) / hosts.hosts();
-    // A sum of float16 may be infinite where the mean is not.
-    const bool divides_first = buffer.scalar_type() == at::kHalf;
+    const bool divides_first = internal::divides_before_sum(buffer.scalar_type());
     if (divides_first && ranks_a_host != 1) buffer.div_(ranks_a_host);
     within_host([&] { local.reduce({buffer}, to_first)->wait(); });
     if (hosts.is_leader()) {

@@ -15,6 +15,7 @@
 #include "gradwire/hooks/averaged_bucket_internal.h"
 #include "gradwire/optim/full_precision_internal.h"
 #include "gradwire/optim/param_groups_internal.h"
+#include "gradwire/process_group/dtype_internal.h"
 
 namespace gradwire {
 namespace {
@@ -99,8 +100,7 @@ class StepInHook final : public CommHook, public OptimizersInBackward {
   Future run(GradBucket& bucket) override {
     const c10::NoGradGuard no_grad;
     at::Tensor buffer = bucket.buffer();
-    // As in PyTorch, the sum is divided. A sum of float16 may be infinite where the average is not.
-    const bool divides_first = buffer.scalar_type() == at::kHalf;
+    const bool divides_first = internal::divides_before_sum(buffer.scalar_type());
     if (divides_first) buffer.div_(bucket.divisor());
     bucket.group().all_reduce({buffer})->wait();
     if (!divides_first) buffer.div_(bucket.divisor());

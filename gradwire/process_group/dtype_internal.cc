@@ -43,4 +43,6 @@ at::ScalarType to_scalar_type(DType dtype) noexcept {
   return at::ScalarType::Undefined;
 }
 
+bool divides_before_sum(at::ScalarType type) noexcept { return type == at::kHalf; }
+
 }  // namespace gradwire::internal

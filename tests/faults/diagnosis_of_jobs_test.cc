@@ -360,8 +360,6 @@ TEST_F(DiagnosisTest, FilesOfRanksAreReadAfterTheJob) {
 // An addr2line that takes for ever. The launcher waits for it, 5 seconds while the job runs and 30 at its end.
 class SlowLookupTest : public DiagnosisOfJobsTest {
  protected:
-  static constexpr double kTimeAtEnd = 30;
-
   // Starts two ranks of a shell script, in which `blocked` and `killed` run FAULT_PROGRAM with that fault of rank 1.
   void start_job(const std::vector<std::string>& options, const std::string& script) {
     std::filesystem::create_directory(scratch("bin"));
@@ -404,8 +402,10 @@ TEST_F(SlowLookupTest, ASignalEndsTheJobAndTheLookup) {
   wait_for_output("up", 2);
   wait_for_lookup();
   EXPECT_FALSE(has_told()) << "the lookup has ended already";
+  const auto before = std::chrono::steady_clock::now();
   signal_launcher(SIGINT);
   const Result result = finish();
+  EXPECT_LT(std::chrono::steady_clock::now() - before, std::chrono::seconds(3));
   EXPECT_EQ(result.exit_code, 128 + SIGINT);
   EXPECT_EQ(count_of(result.err, "rank 1 is the cause: blocked"), 1) << result.err;
   EXPECT_EQ(count_of(result.err, "] interrupted\n"), 2) << result.err;
@@ -431,8 +431,9 @@ TEST_F(SlowLookupTest, ASignalEndsTheLookupAfterTheJob) {
     const auto before = std::chrono::steady_clock::now();
     signal_launcher(signal);
     const Result result = finish();
-    EXPECT_LT(std::chrono::steady_clock::now() - before, std::chrono::seconds(10));
-    EXPECT_LT(result.seconds, kTimeAtEnd) << "the lookup may have ended by itself";
+    const std::chrono::duration<double> time = std::chrono::steady_clock::now() - before;
+    std::cout << "a lookup at the end was ended in " << time.count() << " s\n";
+    EXPECT_LT(time.count(), 3);
     EXPECT_EQ(result.exit_code, 128 + SIGKILL) << "of the rank that failed";
     EXPECT_NE(result.err.find("rank 1 is the cause: killed"), std::string::npos) << result.err;
   }

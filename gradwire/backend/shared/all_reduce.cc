@@ -132,11 +132,11 @@ void all_reduce(Call& call, void* data, std::size_t count, DType dtype, ReduceOp
   auto* bytes = static_cast<std::byte*>(data);
   const std::size_t length = count * size_of(dtype);
   const Location location = buffers.locate(data, length);
-  const bool private_memory = location.segment == 0;
+  const bool staged_early = location.is_staged();
   const bool eager = length <= kEagerBytes;
-  if (private_memory && eager) {
+  if (staged_early && eager) {
     copy_bytes(buffers.input_area(call.rank()), data, length);
-  } else if (private_memory) {
+  } else if (staged_early) {
     stage_for_others(call, bytes, std::min(count, buffers.window_bytes() / size_of(dtype)), dtype);
   }
   call.enter(call.fingerprint(dtype, count, op), location);
@@ -144,9 +144,9 @@ void all_reduce(Call& call, void* data, std::size_t count, DType dtype, ReduceOp
   if (call.all_in_place()) {
     all_reduce_direct(call, count, dtype, op);
   } else if (eager) {
-    all_reduce_eager(call, bytes, count, dtype, op, private_memory);
+    all_reduce_eager(call, bytes, count, dtype, op, staged_early);
   } else {
-    all_reduce_staged(call, bytes, count, dtype, op, private_memory);
+    all_reduce_staged(call, bytes, count, dtype, op, staged_early);
   }
 }
 

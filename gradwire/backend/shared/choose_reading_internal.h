@@ -4,7 +4,7 @@
 //
 // Reading is one copy in place of two, but the kernel makes that copy alone, with a look at every page. Which of the
 // two is faster depends on the processor: reading wins on an Intel Sapphire Rapids, staging on an AMD Zen 4
-// (docs/decisions/0020). So ranks measure both when they meet.
+// (docs/decisions/0020). So ranks measure both when they meet; those that have done so in another group remember.
 #pragma once
 
 #include "gradwire/backend/shared/call_internal.h"

@@ -6,6 +6,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/process_group/c10d/c10d_convert_internal.h"
 #include "gradwire/process_group/c10d/engine_traits_internal.h"
+#include "gradwire/process_group/dtype_internal.h"
 #include "gradwire/process_group/tensor_memory_internal.h"
 
 namespace gradwire::internal {
@@ -89,8 +90,8 @@ PreparedReduction prepare_to_reduce(const EngineTraits& traits, const at::Tensor
     if (op.kind == ReduceOp::Kind::premul_sum) {
       memory.mul_(op.factor);
       op = ReduceOp::sum();
-    } else if (op.kind == ReduceOp::Kind::avg && memory.scalar_type() == at::kHalf) {
-      memory.div_(ranks);  // the sum may be infinite where the average is not
+    } else if (op.kind == ReduceOp::Kind::avg && divides_before_sum(memory.scalar_type())) {
+      memory.div_(ranks);
       op = ReduceOp::sum();
     } else if (op.kind == ReduceOp::Kind::avg) {
       divisor = ranks;

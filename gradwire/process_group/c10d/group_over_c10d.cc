@@ -10,6 +10,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/base/sigpipe.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/process_group/dtype_internal.h"
 #include "gradwire/process_group/ordered_calls_internal.h"
 #include "gradwire/process_group/tensor_memory_internal.h"
 
@@ -230,9 +231,9 @@ std::shared_ptr<Work> GroupOverC10d::run(ReduceScatterTensorCall& given) {
   auto theirs = options_for<c10d::ReduceScatterOptions>(given.options, timeout());
   at::Tensor part = launch.reduces(given.output, given.output, given.options.op, theirs.reduceOp).view({-1});
   // What a reduction changes before it starts is changed in a copy of the input; else the engine reads the input.
-  const bool is_average_of_halves =
-      given.options.op.kind == ReduceOp::Kind::avg && given.input.scalar_type() == at::kHalf;
-  const bool as_it_is = given.options.op.kind != ReduceOp::Kind::premul_sum && !is_average_of_halves &&
+  const bool divides_first =
+      given.options.op.kind == ReduceOp::Kind::avg && divides_before_sum(given.input.scalar_type());
+  const bool as_it_is = given.options.op.kind != ReduceOp::Kind::premul_sum && !divides_first &&
                         !given.input.is_complex() && given.input.scalar_type() != at::kBool;
   at::Tensor whole = as_it_is ? memory_with_values(given.input).detach()
                               : launch.reduces(given.input, at::Tensor(), given.options.op, theirs.reduceOp);

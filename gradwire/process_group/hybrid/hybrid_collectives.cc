@@ -7,6 +7,7 @@
 #include <deque>
 #include <utility>
 
+#include "gradwire/process_group/dtype_internal.h"
 #include "gradwire/process_group/hybrid/hybrid_call_internal.h"
 #include "gradwire/process_group/message_timeout_internal.h"
 #include "gradwire/process_group/ordered_calls_internal.h"
@@ -38,9 +39,8 @@ void divide_for(ReduceOp op, const at::Tensor& sums, int ranks) {
   if (op.kind == ReduceOp::Kind::avg) internal::divide_average(sums, ranks);
 }
 
-// A sum of float16 may be infinite where the average is not; other averages are sums that are divided at the end.
 ReduceOp in_range(ReduceOp op, const at::Tensor& tensor, int ranks) {
-  const bool is_narrow = op.kind == ReduceOp::Kind::avg && tensor.scalar_type() == at::kHalf;
+  const bool is_narrow = op.kind == ReduceOp::Kind::avg && internal::divides_before_sum(tensor.scalar_type());
   return is_narrow ? ReduceOp::premul_sum(1.0 / ranks) : op;
 }
 
