@@ -4,10 +4,12 @@
 
 #include <utility>
 
+#include "gradwire/base/thread_local.h"
+
 namespace gradwire {
 namespace {
 
-thread_local const CallName* innermost = nullptr;
+GRADWIRE_STATIC_THREAD_LOCAL const CallName* innermost = nullptr;
 
 }  // namespace
 

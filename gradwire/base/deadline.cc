@@ -4,10 +4,9 @@
 
 namespace gradwire {
 
-Deadline Deadline::after(Milliseconds timeout) noexcept {
-  const auto now = Clock::now();
-  const auto room = std::chrono::duration_cast<Milliseconds>(Clock::time_point::max() - now);
-  return timeout >= room ? never() : Deadline(now + timeout);
+Deadline Deadline::after(Milliseconds timeout, Clock::time_point begin) noexcept {
+  const auto room = std::chrono::duration_cast<Milliseconds>(Clock::time_point::max() - begin);
+  return timeout >= room ? never() : Deadline(begin + timeout);
 }
 
 Milliseconds Deadline::remaining() const noexcept {

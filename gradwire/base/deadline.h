@@ -20,7 +20,9 @@ class Deadline {
 
   // The deadline `timeout` from now. A timeout of zero has expired already. A timeout too long for the clock gives
   // never().
-  static Deadline after(Milliseconds timeout) noexcept;
+  static Deadline after(Milliseconds timeout) noexcept { return after(timeout, Clock::now()); }
+  // The same from `begin` on.
+  static Deadline after(Milliseconds timeout, Clock::time_point begin) noexcept;
   static constexpr Deadline never() noexcept { return Deadline(Clock::time_point::max()); }
 
   // False for never().

@@ -6,11 +6,12 @@
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/base/thread_local.h"
 
 namespace gradwire {
 namespace {
 
-thread_local InterruptCheck this_threads_check = nullptr;
+GRADWIRE_STATIC_THREAD_LOCAL InterruptCheck this_threads_check = nullptr;
 
 }  // namespace
 

@@ -9,6 +9,8 @@
 
 #include <cstdint>
 
+#include "gradwire/base/thread_local.h"
+
 namespace gradwire::observe {
 
 // Nanoseconds of a clock.
@@ -18,10 +20,12 @@ inline std::int64_t time_of(clockid_t clock) noexcept {
   return std::int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
 }
 
+inline GRADWIRE_STATIC_THREAD_LOCAL std::uint64_t number_of_thread = 0;  // 0: not asked for yet
+
 // The kernel's number of this thread.
 inline std::uint64_t own_thread() noexcept {
-  thread_local const auto number = static_cast<std::uint64_t>(::syscall(SYS_gettid));
-  return number;
+  if (number_of_thread == 0) number_of_thread = static_cast<std::uint64_t>(::syscall(SYS_gettid));
+  return number_of_thread;
 }
 
 }  // namespace gradwire::observe

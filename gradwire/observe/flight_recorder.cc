@@ -3,11 +3,11 @@
 #include "gradwire/observe/flight_recorder.h"
 
 #include <pthread.h>
-#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <memory>
 #include <type_traits>
@@ -15,7 +15,9 @@
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/mutex.h"
+#include "gradwire/base/thread_local.h"
 #include "gradwire/observe/caller_sites_internal.h"
+#include "gradwire/observe/clock_internal.h"
 #include "gradwire/observe/flight_format_internal.h"
 #include "gradwire/observe/flight_memory_internal.h"
 #include "gradwire/observe/flight_text_internal.h"
@@ -25,10 +27,12 @@ namespace {
 
 using format::Phase;
 
-std::uint64_t nanoseconds(clockid_t clock) noexcept {
-  timespec now{};
-  ::clock_gettime(clock, &now);
-  return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000U + static_cast<std::uint64_t>(now.tv_nsec);
+std::uint64_t nanoseconds(clockid_t clock) noexcept { return static_cast<std::uint64_t>(time_of(clock)); }
+
+// std::chrono::steady_clock is CLOCK_MONOTONIC in the libraries of GCC and Clang on Linux.
+std::uint64_t nanoseconds(std::chrono::steady_clock::time_point time) noexcept {
+  const std::chrono::nanoseconds since = time.time_since_epoch();
+  return since.count() == 0 ? nanoseconds(CLOCK_MONOTONIC) : static_cast<std::uint64_t>(since.count());
 }
 
 constexpr std::uint64_t state_of(std::uint64_t ticket, Phase phase) noexcept {
@@ -76,13 +80,8 @@ Recorder* recorder() noexcept {
   return made == nullptr ? nullptr : active.load(std::memory_order_relaxed);
 }
 
-std::uint64_t thread_number() noexcept {
-  thread_local const auto number = static_cast<std::uint64_t>(::syscall(SYS_gettid));
-  return number;
-}
-
-thread_local CallInProgress* innermost = nullptr;
-thread_local std::uint32_t line_of_thread = 0;
+GRADWIRE_STATIC_THREAD_LOCAL CallInProgress* innermost = nullptr;
+GRADWIRE_STATIC_THREAD_LOCAL std::uint32_t line_of_thread = 0;
 
 // Where no call is under way any more, so that nobody will write there.
 bool is_over(const format::Group& group) noexcept {
@@ -182,18 +181,18 @@ FlightCall FlightGroup::begin(const CallArguments& arguments) noexcept {
     call->words[word].store(value, std::memory_order_relaxed);
   };
   set(Call::sequence, sequence);
-  set(Call::called, nanoseconds(CLOCK_MONOTONIC));
+  set(Call::called, nanoseconds(arguments.called));
   set(Call::started, 0);
   set(Call::end_time, 0);
   set(Call::count, arguments.count);
   set(Call::bytes, arguments.bytes);
   set(Call::tag, arguments.tag);
-  set(Call::site, std::uint64_t{site} << 32 | thread_number());
+  set(Call::site, std::uint64_t{site} << 32 | own_thread());
   set(Call::arguments, pair_of(arguments.root, 0) | static_cast<std::uint64_t>(arguments.kind) << 24 |
                            static_cast<std::uint64_t>(arguments.dtype) << 16);
   set(Call::peers, 0);
   set(Call::refused, group_->refused.load(std::memory_order_relaxed));
-  set(Call::waiter, arguments.waits ? thread_number() : format::kNobody);
+  set(Call::waiter, arguments.waits ? own_thread() : format::kNobody);
   call->words[Call::state].store(state_of(ticket, Phase::pending), std::memory_order_release);
   return {call, ticket};
 }
@@ -264,7 +263,7 @@ std::string FlightCall::name() const {
 }
 
 FlightWait::FlightWait(FlightCall call) noexcept : call_(call) {
-  call_.set_waiter(std::uint64_t{line_of_thread} << 32 | thread_number());
+  call_.set_waiter(std::uint64_t{line_of_thread} << 32 | own_thread());
 }
 
 FlightWait::~FlightWait() { call_.set_waiter(format::kNobody); }

@@ -10,6 +10,7 @@
 // In a forked child nothing is recorded. No function here throws; where there is no room, a call is not recorded.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -36,6 +37,7 @@ struct CallArguments {
   std::uint64_t tag = 0;                 // iteration << 32 | bucket << 16 | stage << 8 | hook, as in CallTag
   const void* return_address = nullptr;  // where the caller goes on
   bool waits = true;                     // the caller goes on when the call has ended; false: an asynchronous call
+  std::chrono::steady_clock::time_point called{};  // when; the epoch: now
 };
 
 // A record of a call. A plain value; copies are the same record. A default one records nothing. Any thread may use

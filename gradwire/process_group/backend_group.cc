@@ -29,37 +29,38 @@ const void* read(const at::Tensor& memory) { return memory.const_data_ptr(); }
 
 std::byte* bytes_of(const at::Tensor& memory) { return static_cast<std::byte*>(memory.mutable_data_ptr()); }
 
-Tensors memories_with_values(const Tensors& tensors) {
-  Tensors memories;
-  memories.reserve(tensors.size());
+// On the stack for the usual number of ranks.
+using Memories = c10::SmallVector<Memory, 8>;
+
+Memories memories_with_values(const Tensors& tensors) {
+  Memories memories;
   for (const at::Tensor& tensor : tensors) memories.push_back(memory_with_values(tensor));
   return memories;
 }
 
-Tensors memories_for_results(const Tensors& tensors) {
-  Tensors memories;
-  memories.reserve(tensors.size());
+Memories memories_for_results(const Tensors& tensors) {
+  Memories memories;
   for (const at::Tensor& tensor : tensors) memories.push_back(memory_for_results(tensor));
   return memories;
 }
 
-void copy_all_back(const Tensors& tensors, const Tensors& memories) {
-  for (std::size_t i = 0; i < tensors.size(); ++i) copy_back(tensors[i], memories[i]);
+void copy_all_back(const Tensors& tensors, const Memories& memories) {
+  for (std::size_t i = 0; i < tensors.size(); ++i) copy_back(tensors[i], *memories[i]);
 }
 
 // The pointers of a call: on the stack for the usual number of ranks.
 template <class Pointer>
 using Pointers = c10::SmallVector<Pointer, 16>;
 
-Pointers<void*> pointers_to_write(const Tensors& memories) {
+Pointers<void*> pointers_to_write(const Memories& memories) {
   Pointers<void*> pointers;
-  for (const at::Tensor& memory : memories) pointers.push_back(written(memory));
+  for (const Memory& memory : memories) pointers.push_back(written(*memory));
   return pointers;
 }
 
-Pointers<const void*> pointers_to_read(const Tensors& memories) {
+Pointers<const void*> pointers_to_read(const Memories& memories) {
   Pointers<const void*> pointers;
-  for (const at::Tensor& memory : memories) pointers.push_back(read(memory));
+  for (const Memory& memory : memories) pointers.push_back(read(*memory));
   return pointers;
 }
 
@@ -91,9 +92,9 @@ void for_each_in_place(const Tensors& tensors, const One& one) {
     return unflatten(flat, tensors);
   }
   for (const at::Tensor& tensor : tensors) {
-    const at::Tensor memory = memory_with_values(tensor);
-    one(memory);
-    copy_back(tensor, memory);
+    const Memory memory = memory_with_values(tensor);
+    one(*memory);
+    copy_back(tensor, *memory);
   }
 }
 
@@ -112,14 +113,14 @@ Pointers<SliceOf> slices(Pointer* begin, std::span<const std::int64_t> splits, s
 
 }  // namespace
 
-// A call that waits keeps its body where it is: on the stack.
+// A call that waits keeps its body and its outputs where they are: on the stack.
 template <class CallBody>
 std::shared_ptr<Work> BackendGroup::collective(const char* operation, const CollectiveOptions& options, Outputs outputs,
                                                CallBody body) {
   if (options.async) return post(operation, options, std::move(outputs), std::move(body));
   const std::shared_ptr<Channel> channel = this->channel(operation);
-  const CallOptions call = call_options(options);
-  const auto run_body = [&] { body(*channel, call); };
+  const CallOptions call = call_options(options, when_called());
+  const auto run_body = [&] { body(*channel, call, outputs); };
   // A reference to the lambda fits into a std::function; the lambda itself would be allocated.
   auto work = calls_.run(std::move(outputs), std::ref(run_body), [this] { abort(kInterrupted); });
   if (work == nullptr) fail_shut_down(operation);
@@ -128,11 +129,10 @@ std::shared_ptr<Work> BackendGroup::collective(const char* operation, const Coll
 
 template <>
 std::shared_ptr<Work> BackendGroup::run(BroadcastCall& given) {
-  Outputs results = Outputs::list(given.tensors);
   return collective(
-      "broadcast", given.options, std::move(results),
-      [tensors = std::move(given.tensors), root = given.options.root](Channel& channel, const CallOptions& call) {
-        for_each_in_place(tensors, [&](const at::Tensor& memory) {
+      "broadcast", given.options, Outputs::list(std::move(given.tensors)),
+      [root = given.options.root](Channel& channel, const CallOptions& call, const Outputs& outputs) {
+        for_each_in_place(outputs.flat, [&](const at::Tensor& memory) {
           const Elements elements = elements_of(memory);
           channel.broadcast(written(memory), elements.count, elements.dtype, root, call);
         });
@@ -142,11 +142,10 @@ std::shared_ptr<Work> BackendGroup::run(BroadcastCall& given) {
 template <>
 std::shared_ptr<Work> BackendGroup::run(AllReduceCall& given) {
   Validator(*this, "all_reduce").reducible(given.tensors);
-  Outputs results = Outputs::list(given.tensors);
   return collective(
-      "all_reduce", given.options, std::move(results),
-      [tensors = std::move(given.tensors), op = given.options.op](Channel& channel, const CallOptions& call) {
-        for_each_in_place(tensors, [&](const at::Tensor& memory) {
+      "all_reduce", given.options, Outputs::list(std::move(given.tensors)),
+      [op = given.options.op](Channel& channel, const CallOptions& call, const Outputs& outputs) {
+        for_each_in_place(outputs.flat, [&](const at::Tensor& memory) {
           const Elements elements = elements_of(memory);
           channel.all_reduce(written(memory), elements.count, elements.dtype, op, call);
         });
@@ -156,83 +155,80 @@ std::shared_ptr<Work> BackendGroup::run(AllReduceCall& given) {
 template <>
 std::shared_ptr<Work> BackendGroup::run(ReduceCall& given) {
   Validator(*this, "reduce").reducible(given.tensors);
-  Outputs results = Outputs::list(given.tensors);
-  return collective("reduce", given.options, std::move(results),
-                    [tensors = std::move(given.tensors), op = given.options.op, root = given.options.root](
-                        Channel& channel, const CallOptions& call) {
-                      for (const at::Tensor& tensor : tensors) {
-                        const at::Tensor memory = memory_with_values(tensor);
-                        const Elements elements = elements_of(memory);
+  return collective("reduce", given.options, Outputs::list(std::move(given.tensors)),
+                    [op = given.options.op, root = given.options.root](Channel& channel, const CallOptions& call,
+                                                                       const Outputs& outputs) {
+                      for (const at::Tensor& tensor : outputs.flat) {
+                        const Memory memory = memory_with_values(tensor);
+                        const Elements elements = elements_of(*memory);
                         const bool here = channel.rank() == root;
-                        channel.reduce(read(memory), here ? written(memory) : nullptr, elements.count, elements.dtype,
+                        channel.reduce(read(*memory), here ? written(*memory) : nullptr, elements.count, elements.dtype,
                                        op, root, call);
-                        if (here) copy_back(tensor, memory);
+                        if (here) copy_back(tensor, *memory);
                       }
                     });
 }
 
 template <>
 std::shared_ptr<Work> BackendGroup::run(AllGatherCall& given) {
-  Outputs results = Outputs::lists(given.outputs);
-  return collective("all_gather", given.options, std::move(results),
-                    [outputs = std::move(given.outputs), inputs = std::move(given.inputs)](Channel& channel,
-                                                                                           const CallOptions& call) {
-                      for (std::size_t i = 0; i < inputs.size(); ++i) {
-                        const at::Tensor input = memory_with_values(inputs[i]);
-                        const Tensors results = memories_for_results(outputs[i]);
-                        const Elements elements = elements_of(input);
-                        channel.all_gather(read(input), pointers_to_write(results), elements.count, elements.dtype,
-                                           call);
-                        copy_all_back(outputs[i], results);
-                      }
-                    });
+  return collective(
+      "all_gather", given.options, Outputs::lists(std::move(given.outputs)),
+      [inputs = std::move(given.inputs)](Channel& channel, const CallOptions& call, const Outputs& outputs) {
+        for (std::size_t i = 0; i < inputs.size(); ++i) {
+          const Memory input = memory_with_values(inputs[i]);
+          const Memories results = memories_for_results(outputs.list_at(i));
+          const Elements elements = elements_of(*input);
+          channel.all_gather(read(*input), pointers_to_write(results), elements.count, elements.dtype, call);
+          copy_all_back(outputs.list_at(i), results);
+        }
+      });
 }
 
 template <>
 std::shared_ptr<Work> BackendGroup::run(AllGatherIntoTensorCall& given) {
-  return collective("all_gather_into_tensor", given.options, Outputs::list({given.output}),
-                    [output = given.output, input = given.input](Channel& channel, const CallOptions& call) {
-                      const at::Tensor memory = memory_with_values(input);
-                      const at::Tensor result = memory_for_results(output);
-                      const Elements elements = elements_of(memory);
-                      channel.all_gather(read(memory), parts_to_write(result, channel.size(), memory.nbytes()),
+  return collective("all_gather_into_tensor", given.options, Outputs::one(std::move(given.output)),
+                    [input = std::move(given.input)](Channel& channel, const CallOptions& call,
+                                                     const Outputs& outputs) {
+                      const at::Tensor& output = outputs.flat.front();
+                      const Memory memory = memory_with_values(input);
+                      const Memory result = memory_for_results(output);
+                      const Elements elements = elements_of(*memory);
+                      channel.all_gather(read(*memory), parts_to_write(*result, channel.size(), memory->nbytes()),
                                          elements.count, elements.dtype, call);
-                      copy_back(output, result);
+                      copy_back(output, *result);
                     });
 }
 
 template <>
 std::shared_ptr<Work> BackendGroup::run(GatherCall& given) {
-  Outputs results = Outputs::lists(given.outputs);
-  return collective("gather", given.options, std::move(results),
-                    [outputs = std::move(given.outputs), inputs = std::move(given.inputs), root = given.options.root](
-                        Channel& channel, const CallOptions& call) {
+  return collective("gather", given.options, Outputs::lists(std::move(given.outputs)),
+                    [inputs = std::move(given.inputs), root = given.options.root](
+                        Channel& channel, const CallOptions& call, const Outputs& outputs) {
                       for (std::size_t i = 0; i < inputs.size(); ++i) {
-                        const at::Tensor input = memory_with_values(inputs[i]);
+                        const Memory input = memory_with_values(inputs[i]);
                         const bool here = channel.rank() == root;
-                        const Tensors results = here ? memories_for_results(outputs[i]) : Tensors();
-                        const Elements elements = elements_of(input);
-                        channel.gather(read(input), pointers_to_write(results), elements.count, elements.dtype, root,
+                        const Memories results = here ? memories_for_results(outputs.list_at(i)) : Memories();
+                        const Elements elements = elements_of(*input);
+                        channel.gather(read(*input), pointers_to_write(results), elements.count, elements.dtype, root,
                                        call);
-                        if (here) copy_all_back(outputs[i], results);
+                        if (here) copy_all_back(outputs.list_at(i), results);
                       }
                     });
 }
 
 template <>
 std::shared_ptr<Work> BackendGroup::run(ScatterCall& given) {
-  Outputs results = Outputs::list(given.outputs);
-  return collective("scatter", given.options, std::move(results),
-                    [outputs = std::move(given.outputs), inputs = std::move(given.inputs), root = given.options.root](
-                        Channel& channel, const CallOptions& call) {
-                      for (std::size_t i = 0; i < outputs.size(); ++i) {
+  return collective("scatter", given.options, Outputs::list(std::move(given.outputs)),
+                    [inputs = std::move(given.inputs), root = given.options.root](
+                        Channel& channel, const CallOptions& call, const Outputs& outputs) {
+                      for (std::size_t i = 0; i < outputs.flat.size(); ++i) {
                         const bool here = channel.rank() == root;
-                        const Tensors parts = here ? memories_with_values(inputs[i]) : Tensors();
-                        const at::Tensor result = memory_for_results(outputs[i]);
-                        const Elements elements = elements_of(result);
-                        channel.scatter(pointers_to_read(parts), written(result), elements.count, elements.dtype, root,
+                        const Memories parts = here ? memories_with_values(inputs[i]) : Memories();
+                        const Memory result = memory_for_results(outputs.flat[i]);
+                        const Elements elements = elements_of(*result);
+                        channel.scatter(pointers_to_read(parts), written(*result), elements.count, elements.dtype, root,
                                         call);
-                        copy_back(outputs[i], result);
+                        copy_back(outputs.flat[i], *result);
                       }
                     });
 }
@@ -240,89 +236,90 @@ std::shared_ptr<Work> BackendGroup::run(ScatterCall& given) {
 template <>
 std::shared_ptr<Work> BackendGroup::run(ReduceScatterCall& given) {
   Validator(*this, "reduce_scatter").reducible(given.outputs);
-  Outputs results = Outputs::list(given.outputs);
-  return collective("reduce_scatter", given.options, std::move(results),
-                    [outputs = std::move(given.outputs), inputs = std::move(given.inputs), op = given.options.op](
-                        Channel& channel, const CallOptions& call) {
-                      for (std::size_t i = 0; i < outputs.size(); ++i) {
-                        const Tensors parts = memories_with_values(inputs[i]);
-                        const at::Tensor result = memory_for_results(outputs[i]);
-                        const Elements elements = elements_of(result);
-                        channel.reduce_scatter(pointers_to_read(parts), written(result), elements.count, elements.dtype,
-                                               op, call);
-                        copy_back(outputs[i], result);
+  return collective("reduce_scatter", given.options, Outputs::list(std::move(given.outputs)),
+                    [inputs = std::move(given.inputs), op = given.options.op](Channel& channel, const CallOptions& call,
+                                                                              const Outputs& outputs) {
+                      for (std::size_t i = 0; i < outputs.flat.size(); ++i) {
+                        const Memories parts = memories_with_values(inputs[i]);
+                        const Memory result = memory_for_results(outputs.flat[i]);
+                        const Elements elements = elements_of(*result);
+                        channel.reduce_scatter(pointers_to_read(parts), written(*result), elements.count,
+                                               elements.dtype, op, call);
+                        copy_back(outputs.flat[i], *result);
                       }
                     });
 }
 
 template <>
 std::shared_ptr<Work> BackendGroup::run(ReduceScatterTensorCall& given) {
-  Validator(*this, "reduce_scatter_tensor").reducible({given.output});
-  return collective(
-      "reduce_scatter_tensor", given.options, Outputs::list({given.output}),
-      [output = given.output, input = given.input, op = given.options.op](Channel& channel, const CallOptions& call) {
-        const at::Tensor memory = memory_with_values(input);
-        const at::Tensor result = memory_for_results(output);
-        const Elements elements = elements_of(result);
-        const auto* begin = static_cast<const std::byte*>(read(memory));
-        Pointers<const void*> parts;
-        for (int rank = 0; rank < channel.size(); ++rank)
-          parts.push_back(begin + static_cast<std::size_t>(rank) * result.nbytes());
-        channel.reduce_scatter(parts, written(result), elements.count, elements.dtype, op, call);
-        copy_back(output, result);
-      });
-}
-
-template <>
-std::shared_ptr<Work> BackendGroup::run(AllToAllCall& given) {
-  Outputs results = Outputs::list(given.outputs);
-  return collective("all_to_all", given.options, std::move(results),
-                    [outputs = std::move(given.outputs), inputs = std::move(given.inputs)](Channel& channel,
-                                                                                           const CallOptions& call) {
-                      const Tensors parts = memories_with_values(inputs);
-                      const Tensors results = memories_for_results(outputs);
-                      Pointers<ConstSlice> from;
-                      Pointers<Slice> to;
-                      for (const at::Tensor& part : parts) from.push_back({read(part), elements_of(part).count});
-                      for (const at::Tensor& result : results)
-                        to.push_back({written(result), elements_of(result).count});
-                      channel.all_to_all(from, to, elements_of(parts.front()).dtype, call);
-                      copy_all_back(outputs, results);
+  Validator(*this, "reduce_scatter_tensor").reducible(given.output);
+  return collective("reduce_scatter_tensor", given.options, Outputs::one(std::move(given.output)),
+                    [input = std::move(given.input), op = given.options.op](Channel& channel, const CallOptions& call,
+                                                                            const Outputs& outputs) {
+                      const at::Tensor& output = outputs.flat.front();
+                      const Memory memory = memory_with_values(input);
+                      const Memory result = memory_for_results(output);
+                      const Elements elements = elements_of(*result);
+                      const auto* begin = static_cast<const std::byte*>(read(*memory));
+                      Pointers<const void*> parts;
+                      for (int rank = 0; rank < channel.size(); ++rank)
+                        parts.push_back(begin + static_cast<std::size_t>(rank) * result->nbytes());
+                      channel.reduce_scatter(parts, written(*result), elements.count, elements.dtype, op, call);
+                      copy_back(output, *result);
                     });
 }
 
 template <>
+std::shared_ptr<Work> BackendGroup::run(AllToAllCall& given) {
+  return collective(
+      "all_to_all", given.options, Outputs::list(std::move(given.outputs)),
+      [inputs = std::move(given.inputs)](Channel& channel, const CallOptions& call, const Outputs& outputs) {
+        const Memories parts = memories_with_values(inputs);
+        const Memories results = memories_for_results(outputs.flat);
+        Pointers<ConstSlice> from;
+        Pointers<Slice> to;
+        for (const Memory& part : parts) from.push_back({read(*part), elements_of(*part).count});
+        for (const Memory& result : results) to.push_back({written(*result), elements_of(*result).count});
+        channel.all_to_all(from, to, elements_of(*parts.front()).dtype, call);
+        copy_all_back(outputs.flat, results);
+      });
+}
+
+template <>
 std::shared_ptr<Work> BackendGroup::run(AllToAllSingleCall& given) {
-  return collective("all_to_all_single", given.options, Outputs::list({given.output}),
-                    [output = given.output, input = given.input, output_splits = std::move(given.output_splits),
-                     input_splits = std::move(given.input_splits)](Channel& channel, const CallOptions& call) {
-                      const at::Tensor memory = memory_with_values(input);
-                      const at::Tensor result = memory_for_results(output);
-                      const Elements elements = elements_of(memory);
+  return collective("all_to_all_single", given.options, Outputs::one(std::move(given.output)),
+                    [input = std::move(given.input), output_splits = std::move(given.output_splits),
+                     input_splits = std::move(given.input_splits)](Channel& channel, const CallOptions& call,
+                                                                   const Outputs& outputs) {
+                      const at::Tensor& output = outputs.flat.front();
+                      const Memory memory = memory_with_values(input);
+                      const Memory result = memory_for_results(output);
+                      const Elements elements = elements_of(*memory);
                       const std::size_t element_bytes = size_of(elements.dtype);
                       std::size_t row =
-                          memory.element_size() / element_bytes;  // elements of a row; 1 unless it goes as bytes
-                      for (const std::int64_t extent : memory.sizes().slice(1)) row *= static_cast<std::size_t>(extent);
-                      const auto from = slices<ConstSlice>(static_cast<const std::byte*>(read(memory)), input_splits,
+                          memory->element_size() / element_bytes;  // elements of a row; 1 unless it goes as bytes
+                      for (const std::int64_t extent : memory->sizes().slice(1))
+                        row *= static_cast<std::size_t>(extent);
+                      const auto from = slices<ConstSlice>(static_cast<const std::byte*>(read(*memory)), input_splits,
                                                            row, element_bytes);
-                      const auto to = slices<Slice>(bytes_of(result), output_splits, row, element_bytes);
+                      const auto to = slices<Slice>(bytes_of(*result), output_splits, row, element_bytes);
                       channel.all_to_all(from, to, elements.dtype, call);
-                      copy_back(output, result);
+                      copy_back(output, *result);
                     });
 }
 
 template <>
 std::shared_ptr<Work> BackendGroup::run(BarrierCall& given) {
-  return collective("barrier", given.options, Outputs::list({}),
-                    [](Channel& channel, const CallOptions& call) { channel.barrier(call); });
+  return collective("barrier", given.options, Outputs(),
+                    [](Channel& channel, const CallOptions& call, const Outputs&) { channel.barrier(call); });
 }
 
 template <>
 std::shared_ptr<Work> BackendGroup::run(SendCall& given) {
   const std::shared_ptr<Channel> channel = this->channel("send");
-  const Deadline deadline = Deadline::after(MessageTimeout::of(*this));
-  std::vector<Message> messages;
-  for (const at::Tensor& tensor : given.tensors) messages.push_back({tensor, memory_with_values(tensor), nullptr});
+  const Deadline deadline = Deadline::after(MessageTimeout::of(*this), when_called());
+  Messages messages;
+  for (const at::Tensor& tensor : given.tensors) messages.push_back({tensor, *memory_with_values(tensor), nullptr});
   try {
     for (Message& message : messages) {
       message.request = channel->isend(read(message.memory), message.memory.nbytes(), given.destination,
@@ -333,15 +330,15 @@ std::shared_ptr<Work> BackendGroup::run(SendCall& given) {
   } catch (const std::exception&) {
     return failed_work(std::current_exception());
   }
-  return std::make_shared<PointToPointWork>(describe("send"), false, std::move(messages), deadline, channel, watcher_,
+  return std::make_shared<PointToPointWork>(false, std::move(messages), deadline, channel, watcher_,
                                             shared_from_this());
 }
 
 std::shared_ptr<Work> BackendGroup::receive(const char* operation, Tensors& tensors, int source, int tag) {
   const std::shared_ptr<Channel> channel = this->channel(operation);
-  const Deadline deadline = Deadline::after(MessageTimeout::of(*this));
-  std::vector<Message> messages;
-  for (const at::Tensor& tensor : tensors) messages.push_back({tensor, memory_for_results(tensor), nullptr});
+  const Deadline deadline = Deadline::after(MessageTimeout::of(*this), when_called());
+  Messages messages;
+  for (const at::Tensor& tensor : tensors) messages.push_back({tensor, *memory_for_results(tensor), nullptr});
   try {
     for (Message& message : messages) {
       message.request =
@@ -352,7 +349,7 @@ std::shared_ptr<Work> BackendGroup::receive(const char* operation, Tensors& tens
   } catch (const std::exception&) {
     return failed_work(std::current_exception());
   }
-  return std::make_shared<PointToPointWork>(describe(operation), true, std::move(messages), deadline, channel, watcher_,
+  return std::make_shared<PointToPointWork>(true, std::move(messages), deadline, channel, watcher_,
                                             shared_from_this());
 }
 

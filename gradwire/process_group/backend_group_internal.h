@@ -71,12 +71,14 @@ class BackendGroup final : public CallGroup, public Closable, public DeviceStage
   // rank makes another call. Collective.
   at::Tensor in_place_memory(std::int64_t bytes, const CollectiveOptions& options);
   // The body of a collective: blocks until this rank's part is done.
-  using Body = std::function<void(Channel& channel, const CallOptions& options)>;
+  using Body = std::function<void(Channel& channel, const CallOptions& options, const Outputs& outputs)>;
+  // The body of what is no collective of tensors.
+  using PlainBody = std::function<void(Channel& channel, const CallOptions& options)>;
 
   // One for each kind of call.
   template <class Given>
   std::shared_ptr<Work> run(Given& given);
-  CallOptions call_options(const CollectiveOptions& options) const;
+  CallOptions call_options(const CollectiveOptions& options, Deadline::Clock::time_point begin) const;
   // The channel, for a call of `operation`. Throws InvalidArgument when the group was shut down, or belongs to a parent
   // process.
   std::shared_ptr<Channel> channel(const char* operation) const;
@@ -86,7 +88,7 @@ class BackendGroup final : public CallGroup, public Closable, public DeviceStage
                                    CallBody body);
   std::shared_ptr<Work> post(const char* operation, const CollectiveOptions& options, Outputs outputs, Body body);
   // Runs `body` in its turn, and returns when the body has run. Throws what the body throws.
-  void in_turn(const char* operation, const Body& body, const CollectiveOptions& options = {});
+  void in_turn(const char* operation, const PlainBody& body, const CollectiveOptions& options = {});
   std::shared_ptr<Work> receive(const char* operation, Tensors& tensors, int source, int tag);
   std::string describe(const char* operation) const;
   [[noreturn]] void fail_shut_down(const char* operation) const;

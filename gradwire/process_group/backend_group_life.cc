@@ -112,24 +112,24 @@ std::shared_ptr<Channel> BackendGroup::channel(const char* operation) const {
   return channel_;
 }
 
-CallOptions BackendGroup::call_options(const CollectiveOptions& options) const {
-  return {Deadline::after(options.timeout.count() == 0 ? timeout() : options.timeout), options.tag};
+CallOptions BackendGroup::call_options(const CollectiveOptions& options, Deadline::Clock::time_point begin) const {
+  return {Deadline::after(options.timeout.count() == 0 ? timeout() : options.timeout, begin), options.tag};
 }
 
 std::shared_ptr<Work> BackendGroup::post(const char* operation, const CollectiveOptions& options, Outputs outputs,
                                          Body body) {
   const auto start = outputs.bytes() <= kSmallCall ? Executor::Start::soon : Executor::Start::now;
-  auto work = calls_.post(
-      operation, std::move(outputs),
-      [channel = channel(operation), call = call_options(options), body = std::move(body)] { body(*channel, call); },
-      shared_from_this(), start);
+  // Copies of the outputs' handles: the body may have ended before the future is given its value.
+  auto run_body = [channel = channel(operation), call = call_options(options, when_called()), body = std::move(body),
+                   outputs] { body(*channel, call, outputs); };
+  auto work = calls_.post(operation, std::move(outputs), std::move(run_body), shared_from_this(), start);
   if (work == nullptr) fail_shut_down(operation);
   return work;
 }
 
-void BackendGroup::in_turn(const char* operation, const Body& body, const CollectiveOptions& options) {
+void BackendGroup::in_turn(const char* operation, const PlainBody& body, const CollectiveOptions& options) {
   const std::shared_ptr<Channel> channel = this->channel(operation);
-  const CallOptions call = call_options(options);
+  const CallOptions call = call_options(options, Deadline::Clock::now());
   const auto abort_all = [this] { abort(kInterrupted); };
   if (!calls_.in_turn([&] { body(*channel, call); }, abort_all)) fail_shut_down(operation);
 }

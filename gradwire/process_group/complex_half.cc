@@ -12,8 +12,7 @@
 namespace gradwire::internal {
 
 bool any_complex_half(const Tensors& tensors) {
-  return std::any_of(tensors.begin(), tensors.end(),
-                     [](const at::Tensor& tensor) { return tensor.scalar_type() == at::kComplexHalf; });
+  return std::any_of(tensors.begin(), tensors.end(), is_complex_half);
 }
 
 Tensors as_halves(const Tensors& tensors) {
@@ -21,7 +20,7 @@ Tensors as_halves(const Tensors& tensors) {
   Tensors halves;
   halves.reserve(tensors.size());
   for (const at::Tensor& tensor : tensors)
-    halves.push_back(tensor.scalar_type() == at::kComplexHalf ? at::view_as_real(tensor) : tensor);
+    halves.push_back(is_complex_half(tensor) ? at::view_as_real(tensor) : tensor);
   return halves;
 }
 

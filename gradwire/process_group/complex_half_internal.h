@@ -9,6 +9,8 @@
 
 namespace gradwire::internal {
 
+inline bool is_complex_half(const at::Tensor& tensor) { return tensor.scalar_type() == at::kComplexHalf; }
+
 // Whether one of the tensors is of ComplexHalf.
 bool any_complex_half(const Tensors& tensors);
 

@@ -4,13 +4,14 @@
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/base/thread_local.h"
 #include "gradwire/process_group/labelled_work_internal.h"
 #include "gradwire/process_group/wait_for_future_internal.h"
 
 namespace gradwire::internal {
 namespace {
 
-thread_local const LabelledCall* innermost_labelled = nullptr;
+GRADWIRE_STATIC_THREAD_LOCAL const LabelledCall* innermost_labelled = nullptr;
 
 }  // namespace
 
@@ -25,12 +26,17 @@ LabelledCall::LabelledCall(const CallLabel& label) noexcept
 
 LabelledCall::~LabelledCall() { innermost_labelled = outer_; }
 
-CallLabel LabelledCall::current() noexcept {
-  return innermost_labelled == nullptr ? CallLabel() : innermost_labelled->label_;
+const CallLabel* LabelledCall::current() noexcept {
+  return innermost_labelled == nullptr ? nullptr : &innermost_labelled->label_;
+}
+
+Deadline::Clock::time_point when_called() noexcept {
+  const CallLabel* const label = LabelledCall::current();
+  return label == nullptr ? Deadline::Clock::now() : label->called();
 }
 
 LabelledWork::LabelledWork(const CallLabel& otherwise) noexcept
-    : label_(innermost_labelled == nullptr ? otherwise : LabelledCall::current()) {}
+    : label_(innermost_labelled == nullptr ? otherwise : *LabelledCall::current()) {}
 
 bool LabelledWork::wait(Milliseconds timeout) {
   wait_for(future(), timeout, label_);

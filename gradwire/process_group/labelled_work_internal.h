@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "gradwire/base/deadline.h"
 #include "gradwire/observe/flight_recorder.h"
 #include "gradwire/process_group/work.h"
 
@@ -14,22 +15,28 @@ namespace gradwire::internal {
 class CallLabel {
  public:
   CallLabel() noexcept = default;
-  // `operation` is a literal, the name of the method.
-  CallLabel(const char* operation, int rank, int size, observe::FlightCall flight) noexcept
-      : operation_(operation), rank_(rank), size_(size), flight_(flight) {}
+  // `operation` is a literal, the name of the method. `called`: when the call was made.
+  CallLabel(const char* operation, int rank, int size, observe::FlightCall flight,
+            Deadline::Clock::time_point called) noexcept
+      : operation_(operation), rank_(rank), size_(size), flight_(flight), called_(called) {}
 
   explicit operator bool() const noexcept { return operation_ != nullptr; }
   // "all_reduce (call 17 of group default) on rank 0 of 2". Without the number and the group where the flight recorder
   // is off, and after 256 further calls of the group. "a call" for a default object.
   std::string words() const;
   observe::FlightCall flight() const noexcept { return flight_; }
+  Deadline::Clock::time_point called() const noexcept { return called_; }
 
  private:
   const char* operation_ = nullptr;
   int rank_ = 0;
   int size_ = 0;
   observe::FlightCall flight_;
+  Deadline::Clock::time_point called_;
 };
+
+// When the call was made that this thread makes; now, where this thread makes none.
+Deadline::Clock::time_point when_called() noexcept;
 
 // While it exists, this thread makes the call that `label` names: each LabelledWork that it makes takes the label.
 // Objects nest.
@@ -40,8 +47,8 @@ class LabelledCall {
   LabelledCall(const LabelledCall&) = delete;
   LabelledCall& operator=(const LabelledCall&) = delete;
 
-  // The label of the innermost object of this thread; a default label where there is none.
-  static CallLabel current() noexcept;
+  // The label of the innermost object of this thread; null where there is none.
+  static const CallLabel* current() noexcept;
 
  private:
   const CallLabel label_;

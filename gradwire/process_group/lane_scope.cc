@@ -6,11 +6,12 @@
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/base/thread_local.h"
 
 namespace gradwire {
 namespace {
 
-thread_local LaneScope* innermost = nullptr;
+GRADWIRE_STATIC_THREAD_LOCAL LaneScope* innermost = nullptr;
 
 }  // namespace
 

@@ -123,7 +123,7 @@ void throw_interrupted_shutdown(const ProcessGroup& group) {
 OrderedCalls::OrderedCalls(std::string thread_name)
     : under_way_(std::make_shared<std::atomic<int>>(0)), executor_(std::move(thread_name)) {}
 
-std::shared_ptr<Work> OrderedCalls::run(Outputs outputs, const Body& body, const Abort& abort) {
+std::shared_ptr<Work> OrderedCalls::run(Outputs&& outputs, const Body& body, const Abort& abort) {
   const observe::FlightCall flight = observe::take_call();
   std::exception_ptr error;
   bool interrupted = false;

@@ -33,9 +33,10 @@ class OrderedCalls {
   explicit OrderedCalls(std::string thread_name);
 
   // Runs `body` in its turn. Returns a Work that has ended, with `outputs` or with the body's error; null when closed.
+  // The outputs are taken when the body has run, so the body may refer to them.
   // When the thread is interrupted (gradwire/base/interrupt.h) while it waits for its turn, calls `abort`, and the
   // error is an AbortedError.
-  std::shared_ptr<Work> run(Outputs outputs, const Body& body, const Abort& abort);
+  std::shared_ptr<Work> run(Outputs&& outputs, const Body& body, const Abort& abort);
 
   // Hands `body` to the worker, which runs it with the caller's ThreadLocalState; a thread that waits for the Work may
   // run it instead. Returns a Work of `outputs` that

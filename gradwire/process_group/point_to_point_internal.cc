@@ -24,15 +24,23 @@ constexpr std::chrono::microseconds kLongestPause{2000};
 }  // namespace
 
 struct PointToPointWork::State {
+  State(const CallLabel& its_label, bool does_receive, Messages&& its_messages, Deadline its_deadline,
+        std::shared_ptr<Channel>&& its_channel)
+      : label(its_label),
+        receives(does_receive),
+        deadline(its_deadline),
+        channel(std::move(its_channel)),
+        messages(std::move(its_messages)) {}
+
   const observe::FlightCall flight = observe::take_call();
-  std::string what;
-  bool receives = false;
-  Deadline deadline = Deadline::never();
+  const CallLabel label;
+  const bool receives;
+  const Deadline deadline;
 
   Mutex mutex;
   ConditionVariable changed;
   std::shared_ptr<Channel> channel GRADWIRE_GUARDED_BY(mutex);  // outlives the requests
-  std::vector<Message> messages GRADWIRE_GUARDED_BY(mutex);
+  Messages messages GRADWIRE_GUARDED_BY(mutex);
   bool ended GRADWIRE_GUARDED_BY(mutex) = false;
   bool watched GRADWIRE_GUARDED_BY(mutex) = false;
   std::exception_ptr error GRADWIRE_GUARDED_BY(mutex);
@@ -45,9 +53,9 @@ struct PointToPointWork::State {
     return all;
   }
 
-  std::vector<Message> under_way() {
+  Messages under_way() {
     MutexLock lock(mutex);
-    return ended ? std::vector<Message>() : messages;
+    return ended ? Messages() : messages;
   }
 
   // Whether finish() would end it without waiting.
@@ -72,12 +80,6 @@ struct PointToPointWork::State {
     return true;
   }
 
-  // "recv (group default)": the engine that moves the messages does not know the group.
-  std::string name() const {
-    const std::string recorded = flight.name();
-    return recorded.empty() ? what : recorded;
-  }
-
   // Waits for the messages, until their deadline.
   void finish() {
     int from = -1;
@@ -89,15 +91,15 @@ struct PointToPointWork::State {
         from = status.source;
         const std::size_t expected = message.memory.nbytes();
         if (receives && status.bytes != expected) {
-          throw MismatchError(concat(what, ": rank ", status.source, " sent ", status.bytes,
+          throw MismatchError(concat(label.words(), ": rank ", status.source, " sent ", status.bytes,
                                      " bytes, and the tensor has ", expected, " (", message.tensor.numel(), " of ",
                                      message.tensor.scalar_type(), ")"));
         }
       }
     } catch (const PeerError& error) {
-      problem = std::make_exception_ptr(PeerError(concat(name(), ": ", error.what()), error.peers()));
+      problem = std::make_exception_ptr(PeerError(concat(label.words(), ": ", error.what()), error.peers()));
     } catch (const TimeoutError& error) {
-      problem = std::make_exception_ptr(TimeoutError(concat(name(), ": ", error.what()), error.peers()));
+      problem = std::make_exception_ptr(TimeoutError(concat(label.words(), ": ", error.what()), error.peers()));
     } catch (const std::exception&) {
       problem = std::current_exception();
     }
@@ -123,7 +125,7 @@ struct PointToPointWork::State {
     flight.ended(problem);
     if (told)
       complete_future(
-          told, problem, [&] { return std::move(value); }, what);
+          told, problem, [&] { return std::move(value); }, label.words());
   }
 
   std::exception_ptr copy_out() GRADWIRE_REQUIRES(mutex) {
@@ -150,17 +152,12 @@ struct CompletionWatcher::Shared {
   std::string reason GRADWIRE_GUARDED_BY(mutex);
 };
 
-PointToPointWork::PointToPointWork(std::string what, bool receives, std::vector<Message> messages, Deadline deadline,
+PointToPointWork::PointToPointWork(bool receives, Messages messages, Deadline deadline,
                                    std::shared_ptr<Channel> channel, std::shared_ptr<CompletionWatcher> watcher,
                                    std::shared_ptr<void> owner)
-    : owner_(std::move(owner)), watcher_(std::move(watcher)), state_(std::make_shared<State>()) {
-  state_->what = std::move(what);
-  state_->receives = receives;
-  state_->deadline = deadline;
-  MutexLock lock(state_->mutex);
-  state_->channel = std::move(channel);
-  state_->messages = std::move(messages);
-}
+    : owner_(std::move(owner)),
+      watcher_(std::move(watcher)),
+      state_(std::make_shared<State>(label(), receives, std::move(messages), deadline, std::move(channel))) {}
 
 PointToPointWork::~PointToPointWork() {
   if (!watcher_->owner_.is_current()) {
@@ -226,7 +223,7 @@ std::exception_ptr PointToPointWork::exception() {
 
 std::vector<at::Tensor> PointToPointWork::result() {
   if (!state_->ready())
-    throw InvalidArgument(concat(state_->what, ": result(): the message is under way; wait() for it first"));
+    throw InvalidArgument(concat(state_->label.words(), ": result(): the message is under way; wait() for it first"));
   wait(kNoTimeout);
   MutexLock lock(state_->mutex);
   return state_->tensors();
@@ -236,7 +233,7 @@ int PointToPointWork::source_rank() const {
   if (!state_->receives) return Work::source_rank();
   MutexLock lock(state_->mutex);
   if (!state_->ended)
-    throw InvalidArgument(concat(state_->what, ": source_rank(): the message is under way; wait() for it first"));
+    throw InvalidArgument(concat(state_->label.words(), ": source_rank(): the message is under way; wait() for it first"));
   return state_->source;
 }
 
@@ -278,7 +275,7 @@ void CompletionWatcher::add(std::shared_ptr<PointToPointWork::State> state) {
   if (state != nullptr) {
     // Too late to be watched: what has come has come, and the rest fails.
     if (!state->ready())
-      return state->end(std::make_exception_ptr(AbortedError(concat(state->what, ": the group has ended"))), -1);
+      return state->end(std::make_exception_ptr(AbortedError(concat(state->label.words(), ": the group has ended"))), -1);
     return state->finish();
   }
   MutexLock lock(thread_mutex_);
@@ -311,7 +308,7 @@ void CompletionWatcher::watch(Shared& shared) {
       const auto left = std::exchange(shared.states, {});
       lock.unlock();
       for (const auto& state : left)
-        state->end(std::make_exception_ptr(AbortedError(concat(state->what, ": ", reason))), -1);
+        state->end(std::make_exception_ptr(AbortedError(concat(state->label.words(), ": ", reason))), -1);
       lock.lock();
       continue;
     }

@@ -3,6 +3,8 @@
 // Work of sends and receives.
 #pragma once
 
+#include <c10/util/SmallVector.h>
+
 #include <memory>
 #include <string>
 #include <vector>
@@ -20,6 +22,7 @@ struct Message {
   at::Tensor memory;  // the same tensor where it is contiguous
   std::shared_ptr<Request> request;
 };
+using Messages = c10::SmallVector<Message, 1>;
 
 class CompletionWatcher;
 
@@ -28,11 +31,9 @@ class CompletionWatcher;
 // messages, or with MismatchError when a message was shorter than its tensor.
 class PointToPointWork final : public LabelledWork, public std::enable_shared_from_this<PointToPointWork> {
  public:
-  // `what` is "rank 0 of group 'default' (shm): recv". `channel` is kept until the messages have ended, `owner` (the
-  // group) as long as this object.
-  PointToPointWork(std::string what, bool receives, std::vector<Message> messages, Deadline deadline,
-                   std::shared_ptr<Channel> channel, std::shared_ptr<CompletionWatcher> watcher,
-                   std::shared_ptr<void> owner);
+  // `channel` is kept until the messages have ended, `owner` (the group) as long as this object.
+  PointToPointWork(bool receives, Messages messages, Deadline deadline, std::shared_ptr<Channel> channel,
+                   std::shared_ptr<CompletionWatcher> watcher, std::shared_ptr<void> owner);
   ~PointToPointWork() override;
 
   bool wait(Milliseconds timeout) override;

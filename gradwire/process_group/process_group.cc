@@ -40,6 +40,7 @@ using internal::any_complex_half;
 using internal::any_expanded;
 using internal::arguments_of;
 using internal::as_halves;
+using internal::is_complex_half;
 using internal::Outputs;
 using internal::reduce_expanded;
 using internal::Validator;
@@ -122,8 +123,8 @@ struct ProcessGroup::Names {
   Mutex mutex;
   std::string name GRADWIRE_GUARDED_BY(mutex);
   std::string desc GRADWIRE_GUARDED_BY(mutex);
-  Milliseconds timeout GRADWIRE_GUARDED_BY(mutex) = kDefaultTimeout;
   std::uint32_t barriers GRADWIRE_GUARDED_BY(mutex) = 0;
+  std::atomic<Milliseconds> timeout{kDefaultTimeout};
   std::atomic<std::uint64_t> payload{0};
   internal::GroupRecord record;
 };
@@ -140,16 +141,12 @@ ProcessGroup::ProcessGroup(int rank, int size) : rank_(rank), size_(size), names
 
 ProcessGroup::~ProcessGroup() { internal::unlist_group(*this); }
 
-Milliseconds ProcessGroup::timeout() const {
-  MutexLock lock(names_->mutex);
-  return names_->timeout;
-}
+Milliseconds ProcessGroup::timeout() const { return names_->timeout.load(std::memory_order_relaxed); }
 
 void ProcessGroup::set_timeout(Milliseconds timeout) {
   if (timeout.count() <= 0)
     Validator(*this, "set_timeout").fail(concat("the timeout is ", timeout.count(), " ms; give a positive one"));
-  MutexLock lock(names_->mutex);
-  names_->timeout = timeout;
+  names_->timeout.store(timeout, std::memory_order_relaxed);
 }
 
 std::uint32_t ProcessGroup::next_barrier() {
@@ -208,15 +205,16 @@ std::shared_ptr<Work> ProcessGroup::enter(const char* operation, const Options& 
   arguments.root = root_of(options);
   arguments.tag = internal::packed(settled.tag);
   arguments.waits = !settled.async;
+  arguments.called = Deadline::Clock::now();  // read once for the record and for the call's deadline
   std::shared_ptr<Work> work;
   {
     const LaneScope::Pause within_the_group;
     const c10::NoGradGuard no_grad;  // a tensor that requires a gradient is written into as any other
     const observe::FlightCall flight = target.names_->record.begin(target, arguments);
-    work = record(flight, {operation, target.rank(), target.size(), flight}, settled.async,
+    work = record(flight, {operation, target.rank(), target.size(), flight, arguments.called}, settled.async,
                   [&] { return call.call(target, settled); });
   }
-  target.names_->payload.fetch_add(payload, std::memory_order_relaxed);
+  if (payload != 0) target.names_->payload.fetch_add(payload, std::memory_order_relaxed);
   internal::require_work(work, target, operation);
   if (lane != nullptr && !settled.async) settle(*work);
   return work;
@@ -228,6 +226,7 @@ std::shared_ptr<Work> ProcessGroup::enter(const char* operation, const Call& cal
   ProcessGroup& target = here();
   observe::CallArguments arguments = call.arguments;
   arguments.waits = false;
+  arguments.called = Deadline::Clock::now();
   const std::uint64_t sent = arguments.kind == CallKind::send ? arguments.bytes : 0;
   const internal::WatchedCall watched(operation, arguments.kind, target.rank(), arguments.bytes, sent);
   std::shared_ptr<Work> work;
@@ -235,7 +234,8 @@ std::shared_ptr<Work> ProcessGroup::enter(const char* operation, const Call& cal
     const LaneScope::Pause within_the_group;
     const c10::NoGradGuard no_grad;  // a tensor that requires a gradient is written into as any other
     const observe::FlightCall flight = target.names_->record.begin(target, arguments);
-    work = record(flight, {operation, target.rank(), target.size(), flight}, false, [&] { return call.call(target); });
+    work = record(flight, {operation, target.rank(), target.size(), flight, arguments.called}, false,
+                  [&] { return call.call(target); });
   }
   internal::require_work(work, target, operation);
   return work;
@@ -412,8 +412,8 @@ std::shared_ptr<Work> ProcessGroup::reduce_scatter_tensor(at::Tensor output, at:
   check.output("outputs", output);
   check.tensor("inputs", input);
   check.matches("inputs", input, output, output.numel() * size());
-  check.reduction(options.op, {output});
-  if (any_complex_half({output})) {
+  check.reduction(options.op, output);
+  if (is_complex_half(output)) {
     require_by_parts(check, options.op, {output, input});
     const Tensors halves = as_halves({output, input});
     return work_after(

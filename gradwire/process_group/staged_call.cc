@@ -95,7 +95,7 @@ class Staging {
   }
   void bring_back() const {
     for (const auto& [tensor, memory] : written_) {
-      const at::Tensor on_device = memory_for_results(tensor);
+      const at::Tensor on_device = *memory_for_results(tensor);
       on_device.copy_(memory, /*non_blocking=*/may_be_read_later(tensor, memory));
       copy_back(tensor, on_device);
     }
@@ -106,7 +106,7 @@ class Staging {
     if (tensor.is_cpu()) return tensor;
     at::Tensor memory = staging_for(tensor, tensor.sizes());
     if (read) {
-      memory.copy_(memory_with_values(tensor), /*non_blocking=*/true);
+      memory.copy_(*memory_with_values(tensor), /*non_blocking=*/true);
       read_.push_back(tensor);
     }
     if (write) written_.emplace_back(tensor, memory);
@@ -162,7 +162,7 @@ class Pieces {
   Pieces(const Make& make, Given& given, const at::Tensor& tensor)
       : make_(make),
         given_(given),
-        memory_(memory_with_values(tensor)),
+        memory_(*memory_with_values(tensor)),
         flat_(memory_.view({-1})),
         length_(std::max<std::int64_t>(1, kPieceBytes / static_cast<std::int64_t>(tensor.element_size()))) {
     const Mark context(tensor.device());  // a thread without a call of CUDA so far has none

@@ -18,15 +18,15 @@ bool lies_in_order(const at::Tensor& tensor) {
 
 }  // namespace
 
-at::Tensor memory_for_results(const at::Tensor& tensor) {
-  if (lies_in_order(tensor)) return tensor;
+Memory memory_for_results(const at::Tensor& tensor) {
+  if (lies_in_order(tensor)) return Memory::borrowed(tensor);
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  return at::empty(tensor.sizes(), tensor.options().memory_format(std::nullopt));
+  return Memory::owned(at::empty(tensor.sizes(), tensor.options().memory_format(std::nullopt)));
 }
 
-at::Tensor memory_with_values(const at::Tensor& tensor) {
-  at::Tensor memory = memory_for_results(tensor);
-  copy_back(memory, tensor);
+Memory memory_with_values(const at::Tensor& tensor) {
+  Memory memory = memory_for_results(tensor);
+  copy_back(*memory, tensor);
   return memory;
 }
 

@@ -96,23 +96,27 @@ void Validator::output(const char* what, const at::Tensor& tensor) const {
   }
 }
 
-void Validator::reduction(ReduceOp op, const Tensors& tensors) const {
-  for (const at::Tensor& tensor : tensors) {
-    const auto dtype = to_dtype(tensor.scalar_type());
-    if (!dtype || is_defined(op, *dtype)) continue;
-    try {
-      require_defined(op, *dtype);
-    } catch (const InvalidArgument& error) {
-      fail(error.what());
-    }
+void Validator::reduction(ReduceOp op, const at::Tensor& tensor) const {
+  const auto dtype = to_dtype(tensor.scalar_type());
+  if (!dtype || is_defined(op, *dtype)) return;
+  try {
+    require_defined(op, *dtype);
+  } catch (const InvalidArgument& error) {
+    fail(error.what());
   }
 }
 
-void Validator::reducible(const Tensors& tensors) const {
-  for (const at::Tensor& tensor : tensors) {
-    if (to_dtype(tensor.scalar_type())) continue;
+void Validator::reduction(ReduceOp op, const Tensors& tensors) const {
+  for (const at::Tensor& tensor : tensors) reduction(op, tensor);
+}
+
+void Validator::reducible(const at::Tensor& tensor) const {
+  if (!to_dtype(tensor.scalar_type()))
     fail(concat("there is no reduction of ", tensor.scalar_type(), "; convert to a type that has one"));
-  }
+}
+
+void Validator::reducible(const Tensors& tensors) const {
+  for (const at::Tensor& tensor : tensors) reducible(tensor);
 }
 
 void Validator::matches(const char* what, const at::Tensor& tensor, const at::Tensor& model,

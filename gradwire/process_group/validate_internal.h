@@ -34,8 +34,10 @@ class Validator {
   void outputs(const char* what, const Tensors& tensors) const;
   void output(const char* what, const at::Tensor& tensor) const;
   // `op` is defined on the type of every tensor. Types that gradwire does not know are left to the group.
+  void reduction(ReduceOp op, const at::Tensor& tensor) const;
   void reduction(ReduceOp op, const Tensors& tensors) const;
   // Every tensor is of a type that gradwire reduces.
+  void reducible(const at::Tensor& tensor) const;
   void reducible(const Tensors& tensors) const;
   // The same dtype, and `expected` elements in `tensor`.
   void matches(const char* what, const at::Tensor& tensor, const at::Tensor& model, std::int64_t expected) const;

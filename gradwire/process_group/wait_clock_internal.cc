@@ -5,6 +5,8 @@
 #include <atomic>
 #include <chrono>
 
+#include "gradwire/base/thread_local.h"
+
 namespace gradwire::internal {
 namespace {
 
@@ -13,7 +15,7 @@ std::int64_t monotonic_nanoseconds() noexcept {
 }
 
 std::atomic<ClockReading> clock_reading{&monotonic_nanoseconds};
-thread_local WaitClock* clock_of_thread = nullptr;
+GRADWIRE_STATIC_THREAD_LOCAL WaitClock* clock_of_thread = nullptr;
 
 std::int64_t read_clock() noexcept { return clock_reading.load(std::memory_order_relaxed)(); }
 

@@ -4,12 +4,13 @@
 
 #include <string>
 
+#include "gradwire/base/thread_local.h"
 #include "gradwire/process_group/profiled_by_caller.h"
 
 namespace gradwire {
 namespace {
 
-thread_local int callers_ranges = 0;
+GRADWIRE_STATIC_THREAD_LOCAL int callers_ranges = 0;
 
 }  // namespace
 

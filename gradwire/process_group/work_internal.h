@@ -6,8 +6,10 @@
 #include <ATen/core/ivalue.h>
 #include <ATen/core/jit_type.h>
 
+#include <cstddef>
 #include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "gradwire/process_group/work.h"
@@ -22,12 +24,19 @@ struct Outputs {
   bool is_nested = false;
 
   static Outputs list(std::vector<at::Tensor> tensors) { return {std::move(tensors), {}, false}; }
+  static Outputs one(at::Tensor tensor) {
+    Outputs outputs;
+    outputs.flat.push_back(std::move(tensor));
+    return outputs;
+  }
   // As in PyTorch: of several lists, the list of lists; of one list, that list; of none, an empty list.
   static Outputs lists(std::vector<std::vector<at::Tensor>> tensors) {
     if (tensors.size() > 1) return {{}, std::move(tensors), true};
     return tensors.empty() ? list({}) : list(std::move(tensors.front()));
   }
 
+  // The list with this number of those given to lists().
+  const std::vector<at::Tensor>& list_at(std::size_t index) const { return is_nested ? nested[index] : flat; }
   c10::IValue value() const;
   c10::TypePtr type() const;
   std::vector<at::Tensor> flattened() const;

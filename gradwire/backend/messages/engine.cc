@@ -45,12 +45,24 @@ class Engine::Ticket final : public Request {
  public:
   Ticket(std::shared_ptr<Engine> engine, MessagePtr message)
       : engine_(std::move(engine)), message_(std::move(message)) {}
-  ~Ticket() override { engine_->cancel(*message_); }
-  Status wait(Deadline deadline) override { return engine_->wait(*message_, deadline); }
-  bool done() override { return engine_->done(*message_); }
-  bool done_by(Deadline deadline) override { return engine_->done_by(*message_, deadline); }
+  ~Ticket() override {
+    if (!message_->done.load(std::memory_order_acquire)) engine_->cancel(*message_);
+  }
+  Status wait(Deadline deadline) override {
+    if (!is_over()) engine_->await(*message_, deadline);
+    if (message_->error != nullptr) std::rethrow_exception(message_->error);
+    return message_->status;
+  }
+  bool done() override { return is_over() || engine_->done(*message_); }
+  bool done_by(Deadline deadline) override { return is_over() || engine_->done_by(*message_, deadline); }
 
  private:
+  // Without the engine's lock: a message that is over stays as it is.
+  bool is_over() const {
+    engine_->owner_.require_current("this request");
+    return message_->done.load(std::memory_order_acquire);
+  }
+
   const std::shared_ptr<Engine> engine_;
   const MessagePtr message_;
 };
@@ -131,16 +143,12 @@ std::shared_ptr<Request> Engine::post(Message::Direction direction, std::uint64_
   throw ResourceError(concat("point to point: no memory for a message of ", bytes, " bytes; nothing was sent"));
 }
 
-Request::Status Engine::wait(Message& message, Deadline deadline) {
-  owner_.require_current("this request");
+void Engine::await(Message& message, Deadline deadline) {
   MutexLock lock(mutex_);
   await(lock, message, deadline, true);
-  if (message.error != nullptr) std::rethrow_exception(message.error);
-  return message.status;
 }
 
 bool Engine::done_by(Message& message, Deadline deadline) {
-  owner_.require_current("this request");
   MutexLock lock(mutex_);
   await(lock, message, deadline, false);
   return message.done;
@@ -151,19 +159,22 @@ void Engine::await(MutexLock& lock, Message& message, Deadline deadline, bool ca
   const Rhythm& rhythm = options_.rhythm;
   const WaiterCount counted(waiters_);
   waited_ = true;
-  auto quiet_since = Clock::now();
+  // What is there already needs no look at the clock.
+  if (!message.done && poll()) learn_spin(Clock::duration::zero());
+  auto now = message.done ? Clock::time_point() : Clock::now();
+  auto quiet_since = now;
   while (!message.done) {
     const std::uint32_t seen = wire_->bell();  // before the wire is read: what comes afterwards rings it
     const bool moved = poll();
-    if (moved) learn_spin(Clock::now() - std::exchange(quiet_since, Clock::now()));
+    now = Clock::now();
+    if (moved) learn_spin(now - std::exchange(quiet_since, now));
     if (message.done) break;
-    if (const auto reason = why_give_up(message, deadline)) {
+    if (const auto reason = why_give_up(message, deadline, now)) {
       if (!cancels) break;
       matcher_.cancel(message, reason);
       poll();
       break;
     }
-    const auto now = Clock::now();
     if (now >= next_look_) {
       look_for_failures();
       if (message.done) break;
@@ -210,8 +221,8 @@ void Engine::tell_waiters() noexcept {
   if (led_) wire_->wake();
 }
 
-std::exception_ptr Engine::why_give_up(const Message& message, Deadline deadline) const {
-  if (deadline.expired()) {
+std::exception_ptr Engine::why_give_up(const Message& message, Deadline deadline, Clock::time_point now) const {
+  if (now >= deadline.point()) {
     return std::make_exception_ptr(
         TimeoutError(concat(matcher_.describe(message), ": the deadline passed"),
                      message.rank == kAnySource ? std::vector<int>{} : std::vector<int>{message.rank}));
@@ -223,7 +234,6 @@ std::exception_ptr Engine::why_give_up(const Message& message, Deadline deadline
 }
 
 bool Engine::done(const Message& message) {
-  owner_.require_current("this request");
   const MutexLock lock(mutex_);
   if (!message.done) poll();
   return message.done;

@@ -89,7 +89,8 @@ class Engine final : public std::enable_shared_from_this<Engine> {
 
   std::shared_ptr<Request> post(Message::Direction direction, std::uint64_t channel, void* data, std::size_t bytes,
                                 int rank, std::uint32_t tag);
-  Request::Status wait(Message& message, Deadline deadline);
+  // Returns when the message is done; a message that misses the deadline is given up.
+  void await(Message& message, Deadline deadline);
   bool done(const Message& message);
   bool done_by(Message& message, Deadline deadline);
   void await(MutexLock& lock, Message& message, Deadline deadline, bool cancels) GRADWIRE_REQUIRES(mutex_);
@@ -106,7 +107,8 @@ class Engine final : public std::enable_shared_from_this<Engine> {
   // While the bell says `seen`. Lets go of the lock meanwhile.
   void sleep_on_wire(std::uint32_t seen, Clock::time_point until) GRADWIRE_REQUIRES(mutex_);
   void look_for_failures() noexcept GRADWIRE_REQUIRES(mutex_);
-  std::exception_ptr why_give_up(const Message& message, Deadline deadline) const GRADWIRE_REQUIRES(mutex_);
+  std::exception_ptr why_give_up(const Message& message, Deadline deadline, Clock::time_point now) const
+      GRADWIRE_REQUIRES(mutex_);
   std::chrono::microseconds next_nap() const GRADWIRE_REQUIRES(mutex_);
 
   const std::unique_ptr<Wire> wire_;

@@ -3,6 +3,7 @@
 // One send or receive, and queues of them.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -45,8 +46,8 @@ struct Message {
 
   bool is_matched_receive() const noexcept { return stage >= Stage::accepting && stage <= Stage::reported; }
   void end(const std::exception_ptr& why) noexcept {
-    done = true;
     error = why;
+    done.store(true, std::memory_order_release);
   }
 
   const Direction direction;
@@ -57,7 +58,7 @@ struct Message {
   const std::size_t bytes;
 
   Stage stage = Stage::fresh;
-  bool done = false;
+  std::atomic<bool> done{false};  // then `error` and `status` stay as they are, and any thread may read them
   int peer = kAnySource;     // the other side on the wire, once that is known
   std::uint64_t id = 0;      // its number here, while it is under way
   std::uint64_t order = 0;   // a posted receive's: which of its channel it was

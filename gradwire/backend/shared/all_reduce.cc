@@ -57,6 +57,7 @@ void all_reduce_eager(Call& call, std::byte* data, std::size_t count, DType dtyp
   void* const to = data;
   kernels::reduce(dtype, op, {sources.data(), static_cast<std::size_t>(call.size())}, {&to, 1}, count);
   buffers.next_window();
+  buffers.prepare_to_stage(Offer({data, count * size_of(dtype)}));
   trace::point("collective.exit", call.rank(), call.sequence());
 }
 

@@ -1,10 +1,12 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
 #include "gradwire/backend/shared/buffers_internal.h"
-#include "gradwire/base/copy.h"
 
 #include <algorithm>
 #include <utility>
+
+#include "gradwire/backend/shared/prefetch_internal.h"
+#include "gradwire/base/copy.h"
 
 namespace gradwire::shared {
 namespace {
@@ -79,6 +81,19 @@ void Buffers::stage(const Offer& offer, std::size_t begin) const noexcept {
     const ConstSlice& part = offer.parts[i];
     if (part.count <= begin) continue;
     copy_bytes(area + i * slice, static_cast<const std::byte*>(part.data) + begin, std::min(slice, part.count - begin));
+  }
+}
+
+void Buffers::prepare_to_stage(const Offer& offer) const noexcept {
+  if (offer.parts.empty()) return;
+  // More lines than this would keep others waiting that the rank needs sooner.
+  constexpr std::size_t kMost = std::size_t{8} << 10;
+  const std::size_t slice = slice_of(offer.parts.size());
+  std::size_t left = kMost;
+  for (std::size_t i = 0; i < offer.parts.size() && left > 0; ++i) {
+    const std::size_t bytes = std::min({left, slice, offer.parts[i].count});
+    prefetch_to_write(input_area(world_.rank()) + i * slice, bytes);
+    left -= bytes;
   }
 }
 

@@ -66,6 +66,8 @@ class Buffers {
   std::size_t slice_of(std::size_t parts) const noexcept;
   // Copies bytes from `begin` on of each buffer into this rank's input area.
   void stage(const Offer& offer, std::size_t begin) const noexcept;
+  // Prepares the next window, after next_window(), for an offer such as this one.
+  void prepare_to_stage(const Offer& offer) const noexcept;
   const std::byte* staged_part(int peer, std::size_t part, std::size_t parts) const noexcept;
 
  private:

@@ -123,6 +123,7 @@ void transfer(Call& call, const Fingerprint& mine, const Offer& offer, std::size
     window(begin, std::min(slice, bytes - begin));
     buffers.next_window();
   }
+  buffers.prepare_to_stage(offer);
   trace::point("collective.exit", call.rank(), call.sequence());
 }
 

@@ -109,7 +109,9 @@ void gather(Call& call, const void* input, std::span<void* const> outputs, std::
     if (peer != call.rank()) takes.push_back({peer, 0, bytes_of(outputs[static_cast<std::size_t>(peer)]), bytes});
   }
   const Location location = call.buffers().lend(call.buffers().locate(input, bytes), input, bytes);
-  copy(call, call.fingerprint(dtype, count, {}, root), Offer({input, bytes}), 1, location, bytes, takes);
+  // Nobody takes what the root has.
+  const Offer offer({input, call.rank() == root ? 0 : bytes});
+  copy(call, call.fingerprint(dtype, count, {}, root), offer, 1, location, bytes, takes);
   if (call.rank() == root) {
     copy_bytes(bytes_of(outputs[static_cast<std::size_t>(root)]), static_cast<const std::byte*>(input), bytes);
   }

@@ -46,8 +46,10 @@ void reduce_offers(Call& call, const Fingerprint& mine, const Offer& offer, std:
 void reduce(Call& call, const void* input, void* output, std::size_t count, DType dtype, ReduceOp op, int root) {
   const std::size_t bytes = count * size_of(dtype);
   auto* to = count != 0 && call.rank() == root ? static_cast<std::byte*>(output) : nullptr;
-  reduce_offers(call, call.fingerprint(dtype, count, op, root), Offer({input, bytes}), 1,
-                call.buffers().locate(input, bytes), 0, to, op);
+  // Nobody else reads what the root has.
+  const Offer offer({input, call.rank() == root ? 0 : bytes});
+  reduce_offers(call, call.fingerprint(dtype, count, op, root), offer, 1, call.buffers().locate(input, bytes), 0, to,
+                op);
 }
 
 void reduce_scatter(Call& call, std::span<const void* const> inputs, void* output, std::size_t count, DType dtype,
@@ -56,7 +58,7 @@ void reduce_scatter(Call& call, std::span<const void* const> inputs, void* outpu
   const auto own = static_cast<std::size_t>(call.rank());
   Offer offer;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
-    offer.parts.push_back({inputs[i], bytes});
+    offer.parts.push_back({inputs[i], i == own ? 0 : bytes});  // nobody else reads its own part
     // A result that replaces an input which others still read must wait its turn in the staging areas.
     if (i != own && inputs[i] == output) offer.reachable = false;
   }

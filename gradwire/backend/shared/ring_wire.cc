@@ -25,12 +25,12 @@ std::size_t ring_capacity(int size) noexcept {
   return std::clamp(std::bit_floor(kAllRings / pairs), kSmallestRing, kLargestRing);
 }
 
-std::size_t ring_bytes(int size) noexcept { return sizeof(RingHeader) + ring_capacity(size); }
+std::size_t ring_bytes(std::size_t capacity) noexcept { return sizeof(RingHeader) + capacity; }
 
 }  // namespace
 
 std::size_t point_to_point_stride(int size) noexcept {
-  const std::size_t bytes = kPage + static_cast<std::size_t>(size) * ring_bytes(size);
+  const std::size_t bytes = kPage + static_cast<std::size_t>(size) * ring_bytes(ring_capacity(size));
   return (bytes + kPage - 1) / kPage * kPage;
 }
 
@@ -44,7 +44,7 @@ RingWire::RingWire(std::shared_ptr<World> world, Region region, std::shared_ptr<
       touched_(static_cast<std::size_t>(world_->size()), false) {}
 
 Ring RingWire::ring(int reader, int writer) const {
-  std::byte* begin = region_.part(reader) + kPage + static_cast<std::size_t>(writer) * ring_bytes(world_->size());
+  std::byte* begin = region_.part(reader) + kPage + static_cast<std::size_t>(writer) * ring_bytes(capacity_);
   return {reinterpret_cast<RingHeader*>(begin), begin + sizeof(RingHeader), capacity_};
 }
 

@@ -65,7 +65,7 @@ EngineTraits traits_of(const std::string& backend_name) {
 }
 
 Prepared prepare_to_move(const EngineTraits& traits, const at::Tensor& tensor, bool reads, bool writes) {
-  const at::Tensor memory = reads ? memory_with_values(tensor) : memory_for_results(tensor);
+  const at::Tensor memory = reads ? *memory_with_values(tensor) : *memory_for_results(tensor);
   Prepared prepared{memory.detach(), nullptr};
   if (writes && !memory.is_same(tensor)) prepared.bring_back = [tensor, memory] { copy_back(tensor, memory); };
   if (traits.is_gloo && !gloo_moves(tensor.scalar_type())) prepared.memory = as_bytes(memory);
@@ -82,7 +82,7 @@ PreparedReduction prepare_to_reduce(const EngineTraits& traits, const at::Tensor
                                     ReduceOp op, int ranks) {
   if (!can_reduce(traits, source.scalar_type(), op)) throw UnsupportedError("gloo has no product of complex numbers");
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  at::Tensor memory = memory_with_values(source);
+  at::Tensor memory = *memory_with_values(source);
   const bool in_place = target.defined() && memory.is_same(target);
   if (!in_place && memory.is_same(source)) memory = source.clone();  // the engine writes there
   int divisor = 1;

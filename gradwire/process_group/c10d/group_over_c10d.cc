@@ -235,7 +235,7 @@ std::shared_ptr<Work> GroupOverC10d::run(ReduceScatterTensorCall& given) {
       given.options.op.kind == ReduceOp::Kind::avg && divides_before_sum(given.input.scalar_type());
   const bool as_it_is = given.options.op.kind != ReduceOp::Kind::premul_sum && !divides_first &&
                         !given.input.is_complex() && given.input.scalar_type() != at::kBool;
-  at::Tensor whole = as_it_is ? memory_with_values(given.input).detach()
+  at::Tensor whole = as_it_is ? memory_with_values(given.input)->detach()
                               : launch.reduces(given.input, at::Tensor(), given.options.op, theirs.reduceOp);
   whole = whole.view({-1});
   launch.start([&](c10d::Backend& engine) { return engine._reduce_scatter_base(part, whole, theirs); });

@@ -153,7 +153,7 @@ std::shared_ptr<Work> HybridGroup::run(AllReduceCall& given) {
       [this, tensors = given.tensors, given_op = given.options.op](Call& call) {
         for (const at::Tensor& tensor : tensors) {
           const ReduceOp op = in_range(given_op, tensor, size());
-          const at::Tensor memory = memory_with_values(tensor);
+          const at::Tensor memory = *memory_with_values(tensor);
           const at::Tensor row = row_of(memory);
           if (even_ && call.local().size() > 1 && static_cast<std::int64_t>(memory.nbytes()) > kLeaderBytes) {
             reduce_by_shares(call, row, op);
@@ -172,7 +172,7 @@ std::shared_ptr<Work> HybridGroup::run(BroadcastCall& given) {
                  [this, tensors = given.tensors, root = given.options.root](Call& call) {
                    const bool from_here = host_of(root) == host();
                    for (const at::Tensor& tensor : tensors) {
-                     const at::Tensor memory = memory_with_values(tensor);
+                     const at::Tensor memory = *memory_with_values(tensor);
                      if (from_here)
                        call.local().broadcast({memory}, call.rooted<BroadcastOptions>(local_rank_of(root)))->wait();
                      if (is_leader())
@@ -193,7 +193,7 @@ std::shared_ptr<Work> HybridGroup::run(ReduceCall& given) {
                    const int local_root = to_here ? local_rank_of(root) : 0;
                    for (const at::Tensor& tensor : tensors) {
                      const ReduceOp op = in_range(given_op, tensor, size());
-                     const at::Tensor memory = memory_with_values(tensor);
+                     const at::Tensor memory = *memory_with_values(tensor);
                      // Only the root's tensor may change.
                      const bool needs_room = is_leader() && rank() != root;
                      const at::Tensor sums = needs_room ? memory.clone() : memory;
@@ -221,8 +221,8 @@ template <>
 std::shared_ptr<Work> HybridGroup::run(AllGatherIntoTensorCall& given) {
   return ordered("all_gather_into_tensor", given.options, Outputs::list({given.output}),
                  [this, output = given.output, input = given.input](Call& call) {
-                   const at::Tensor part = row_of(memory_with_values(input));
-                   const at::Tensor result = memory_for_results(output);
+                   const at::Tensor part = row_of(*memory_with_values(input));
+                   const at::Tensor result = *memory_for_results(output);
                    gather_rows(call, result.view({size(), part.numel()}), part);
                    copy_back(output, result);
                  });
@@ -233,7 +233,7 @@ std::shared_ptr<Work> HybridGroup::run(AllGatherCall& given) {
   return ordered("all_gather", given.options, Outputs::lists(given.outputs),
                  [this, outputs = given.outputs, inputs = given.inputs](Call& call) {
                    for (std::size_t i = 0; i < inputs.size(); ++i) {
-                     const at::Tensor part = row_of(memory_with_values(inputs[i]));
+                     const at::Tensor part = row_of(*memory_with_values(inputs[i]));
                      const at::Tensor rows = at::empty({size(), part.numel()}, part.options());
                      gather_rows(call, rows, part);
                      for (int rank = 0; rank < size(); ++rank) {
@@ -250,8 +250,8 @@ std::shared_ptr<Work> HybridGroup::run(ReduceScatterTensorCall& given) {
   require_reduction("reduce_scatter_tensor", {given.output}, given.options.op);
   return ordered("reduce_scatter_tensor", given.options, Outputs::list({given.output}),
                  [this, output = given.output, input = given.input, op = given.options.op](Call& call) {
-                   const at::Tensor result = memory_for_results(output);
-                   reduce_rows(call, row_of(result), memory_with_values(input).view({size(), result.numel()}), op);
+                   const at::Tensor result = *memory_for_results(output);
+                   reduce_rows(call, row_of(result), memory_with_values(input)->view({size(), result.numel()}), op);
                    copy_back(output, result);
                  });
 }
@@ -263,7 +263,7 @@ std::shared_ptr<Work> HybridGroup::run(ReduceScatterCall& given) {
   return ordered("reduce_scatter", given.options, Outputs::list(given.outputs),
                  [this, outputs = given.outputs, inputs = given.inputs, op = given.options.op](Call& call) {
                    for (std::size_t i = 0; i < outputs.size(); ++i) {
-                     const at::Tensor result = memory_for_results(outputs[i]);
+                     const at::Tensor result = *memory_for_results(outputs[i]);
                      const at::Tensor rows = at::empty({size(), result.numel()}, result.options());
                      for (int rank = 0; rank < size(); ++rank) {
                        const at::Tensor& input = inputs[i][static_cast<std::size_t>(rank)];
