@@ -26,7 +26,11 @@ class CollectiveSubject {
     parts_ = whole_.tensor_split(group_->size());
     run_ = calls_.at(what.variant);
   }
-  void refill() { whole_.zero_(); }
+  // What a call reads was written by its owner since the last call, as in a training.
+  void refill() {
+    whole_.zero_();
+    part_.zero_();
+  }
   void barrier() { group_->barrier(blocking<BarrierOptions>())->wait(); }
   void run() { run_()->wait(); }
 

@@ -30,6 +30,7 @@ class Collective(protocol.Subject):
 
     def refill(self):
         self.whole.zero_()
+        self.part.zero_()
 
     def barrier(self):
         dist.barrier()

@@ -53,7 +53,12 @@ class Collective {
     share_ = count_ / world_;
     if (!calls().contains(name_)) throw std::runtime_error("OpenMPI's worker has no " + name_);
   }
-  void refill() { std::memset(whole_.data(), 0, whole_.size()); }
+  // What a call reads was written by its owner since the last call.
+  void refill() {
+    std::memset(whole_.data(), 0, whole_.size());
+    const bool offers_a_part = name_ == "all_gather" || name_ == "gather";
+    if (offers_a_part) std::memset(other_.data(), 0, whole_.size() / static_cast<std::size_t>(world_));
+  }
   void run() { (this->*calls().at(name_))(); }
 
  private:

@@ -129,27 +129,25 @@ std::shared_ptr<Work> BackendGroup::collective(const char* operation, const Coll
 
 template <>
 std::shared_ptr<Work> BackendGroup::run(BroadcastCall& given) {
-  return collective(
-      "broadcast", given.options, Outputs::list(std::move(given.tensors)),
-      [root = given.options.root](Channel& channel, const CallOptions& call, const Outputs& outputs) {
-        for_each_in_place(outputs.flat, [&](const at::Tensor& memory) {
-          const Elements elements = elements_of(memory);
-          channel.broadcast(written(memory), elements.count, elements.dtype, root, call);
-        });
-      });
+  return collective("broadcast", given.options, Outputs::list(std::move(given.tensors)),
+                    [root = given.options.root](Channel& channel, const CallOptions& call, const Outputs& outputs) {
+                      for_each_in_place(outputs.flat, [&](const at::Tensor& memory) {
+                        const Elements elements = elements_of(memory);
+                        channel.broadcast(written(memory), elements.count, elements.dtype, root, call);
+                      });
+                    });
 }
 
 template <>
 std::shared_ptr<Work> BackendGroup::run(AllReduceCall& given) {
   Validator(*this, "all_reduce").reducible(given.tensors);
-  return collective(
-      "all_reduce", given.options, Outputs::list(std::move(given.tensors)),
-      [op = given.options.op](Channel& channel, const CallOptions& call, const Outputs& outputs) {
-        for_each_in_place(outputs.flat, [&](const at::Tensor& memory) {
-          const Elements elements = elements_of(memory);
-          channel.all_reduce(written(memory), elements.count, elements.dtype, op, call);
-        });
-      });
+  return collective("all_reduce", given.options, Outputs::list(std::move(given.tensors)),
+                    [op = given.options.op](Channel& channel, const CallOptions& call, const Outputs& outputs) {
+                      for_each_in_place(outputs.flat, [&](const at::Tensor& memory) {
+                        const Elements elements = elements_of(memory);
+                        channel.all_reduce(written(memory), elements.count, elements.dtype, op, call);
+                      });
+                    });
 }
 
 template <>
@@ -186,17 +184,17 @@ std::shared_ptr<Work> BackendGroup::run(AllGatherCall& given) {
 
 template <>
 std::shared_ptr<Work> BackendGroup::run(AllGatherIntoTensorCall& given) {
-  return collective("all_gather_into_tensor", given.options, Outputs::one(std::move(given.output)),
-                    [input = std::move(given.input)](Channel& channel, const CallOptions& call,
-                                                     const Outputs& outputs) {
-                      const at::Tensor& output = outputs.flat.front();
-                      const Memory memory = memory_with_values(input);
-                      const Memory result = memory_for_results(output);
-                      const Elements elements = elements_of(*memory);
-                      channel.all_gather(read(*memory), parts_to_write(*result, channel.size(), memory->nbytes()),
-                                         elements.count, elements.dtype, call);
-                      copy_back(output, *result);
-                    });
+  return collective(
+      "all_gather_into_tensor", given.options, Outputs::one(std::move(given.output)),
+      [input = std::move(given.input)](Channel& channel, const CallOptions& call, const Outputs& outputs) {
+        const at::Tensor& output = outputs.flat.front();
+        const Memory memory = memory_with_values(input);
+        const Memory result = memory_for_results(output);
+        const Elements elements = elements_of(*memory);
+        channel.all_gather(read(*memory), parts_to_write(*result, channel.size(), memory->nbytes()), elements.count,
+                           elements.dtype, call);
+        copy_back(output, *result);
+      });
 }
 
 template <>
@@ -349,8 +347,7 @@ std::shared_ptr<Work> BackendGroup::receive(const char* operation, Tensors& tens
   } catch (const std::exception&) {
     return failed_work(std::current_exception());
   }
-  return std::make_shared<PointToPointWork>(true, std::move(messages), deadline, channel, watcher_,
-                                            shared_from_this());
+  return std::make_shared<PointToPointWork>(true, std::move(messages), deadline, channel, watcher_, shared_from_this());
 }
 
 template <>

@@ -11,9 +11,7 @@
 
 namespace gradwire::internal {
 
-bool any_complex_half(const Tensors& tensors) {
-  return std::any_of(tensors.begin(), tensors.end(), is_complex_half);
-}
+bool any_complex_half(const Tensors& tensors) { return std::any_of(tensors.begin(), tensors.end(), is_complex_half); }
 
 Tensors as_halves(const Tensors& tensors) {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;

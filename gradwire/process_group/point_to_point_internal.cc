@@ -233,7 +233,8 @@ int PointToPointWork::source_rank() const {
   if (!state_->receives) return Work::source_rank();
   MutexLock lock(state_->mutex);
   if (!state_->ended)
-    throw InvalidArgument(concat(state_->label.words(), ": source_rank(): the message is under way; wait() for it first"));
+    throw InvalidArgument(
+        concat(state_->label.words(), ": source_rank(): the message is under way; wait() for it first"));
   return state_->source;
 }
 
@@ -275,7 +276,8 @@ void CompletionWatcher::add(std::shared_ptr<PointToPointWork::State> state) {
   if (state != nullptr) {
     // Too late to be watched: what has come has come, and the rest fails.
     if (!state->ready())
-      return state->end(std::make_exception_ptr(AbortedError(concat(state->label.words(), ": the group has ended"))), -1);
+      return state->end(std::make_exception_ptr(AbortedError(concat(state->label.words(), ": the group has ended"))),
+                        -1);
     return state->finish();
   }
   MutexLock lock(thread_mutex_);

@@ -6,9 +6,13 @@
 
 #include <algorithm>
 #include <csignal>
+#include <functional>
+#include <string_view>
+#include <vector>
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/base/trace.h"
 #include "tests/conformance/conformance.h"
 
 namespace gradwire::testing {
@@ -146,6 +150,47 @@ TEST_P(Memory, IsReachedByEveryRankWhereItIsReducedInPlace) {
     context.channel().barrier(guarded());
     const std::byte* const next = places[static_cast<std::size_t>((context.rank() + 1) % size)].get();
     for (int rank = 0; rank < size; ++rank) EXPECT_EQ(next[rank], std::byte(rank + 1));
+  });
+}
+
+// What rank 1 does before it takes what the others offer.
+std::function<void()> before_the_copy;
+
+void on_copy(void*, const trace::Event& event) noexcept {
+  if (before_the_copy && std::string_view(event.name) == "collective.copy") before_the_copy();
+}
+
+class SharedMemory : public ConformanceTest {};
+INSTANTIATE_TEST_SUITE_P(All, SharedMemory, ::testing::Values(World{Kind::shm, 2}, World{Kind::shm, 3}), world_name);
+
+// Rank 0 waits for rank 1 at the exit, until its deadline, and uses its memory for something else then.
+TEST_P(SharedMemory, ARankThatGivesUpOnACallFailsThoseWhoReadItsMemory) {
+  run([](RankContext& context) {
+    constexpr std::size_t kCount = 100'003;
+    const Allocation memory = context.channel().allocate(kCount * sizeof(float), guarded());
+    auto* const input = reinterpret_cast<float*>(memory.data.get());
+    std::fill_n(input, kCount, 1.0F);
+    std::vector<std::vector<float>> outputs(static_cast<std::size_t>(context.size()), std::vector<float>(kCount));
+    std::vector<void*> targets;
+    for (auto& output : outputs) targets.push_back(output.data());
+    const auto gather = [&](const CallOptions& options) {
+      context.channel().all_gather(input, targets, kCount, DType::f32, options);
+    };
+    context.meet("ready");
+    if (context.rank() == 0) {
+      expect_throw<TimeoutError>([&] { gather(with_timeout(Milliseconds(300))); });
+      std::fill_n(input, kCount, 2.0F);
+      context.store().set("overwritten", "");
+    } else if (context.rank() == 1) {
+      before_the_copy = [&] { context.store().get("overwritten"); };
+      trace::set_sink(&on_copy, nullptr);
+      expect_contains(expect_throw<TimeoutError>([&] { gather(guarded()); }), "rank 0 failed");
+      trace::set_sink(nullptr, nullptr);
+      before_the_copy = nullptr;
+    } else {
+      expect_contains(expect_throw<TimeoutError>([&] { gather(guarded()); }), "rank 0 failed");
+    }
+    context.meet("end");
   });
 }
 

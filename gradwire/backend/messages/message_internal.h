@@ -59,13 +59,13 @@ struct Message {
 
   Stage stage = Stage::fresh;
   std::atomic<bool> done{false};  // then `error` and `status` stay as they are, and any thread may read them
-  int peer = kAnySource;     // the other side on the wire, once that is known
-  std::uint64_t id = 0;      // its number here, while it is under way
-  std::uint64_t order = 0;   // a posted receive's: which of its channel it was
-  std::uint64_t other = 0;   // its number at the other side
-  std::size_t moved = 0;     // bytes of it written or read
-  std::uint64_t lent = 0;    // a receive's: where pull() finds the message; 0: it comes in pieces
-  std::size_t incoming = 0;  // a receive's: the size of the message that was matched
+  int peer = kAnySource;          // the other side on the wire, once that is known
+  std::uint64_t id = 0;           // its number here, while it is under way
+  std::uint64_t order = 0;        // a posted receive's: which of its channel it was
+  std::uint64_t other = 0;        // its number at the other side
+  std::size_t moved = 0;          // bytes of it written or read
+  std::uint64_t lent = 0;         // a receive's: where pull() finds the message; 0: it comes in pieces
+  std::size_t incoming = 0;       // a receive's: the size of the message that was matched
   std::exception_ptr error;
   Request::Status status;
 

@@ -13,13 +13,10 @@ namespace {
 
 constexpr std::uint64_t kEverywhere = 1;  // the segment of ranks that are threads: all memory
 constexpr std::size_t kSliceAlignment = 64;
-// From so many bytes on, a call of the kernel takes less time than a second copy.
-constexpr std::size_t kLeastLentToCollectives = std::size_t{16} << 10;
 
 }  // namespace
 
-Buffers::Buffers(World& world, Region region, const PeerMemory& peer_memory)
-    : world_(world), region_(std::move(region)), peer_memory_(peer_memory), layout_(world.size()) {}
+Buffers::Buffers(World& world, Region region) : world_(world), region_(std::move(region)), layout_(world.size()) {}
 
 Location Buffers::locate(const void* data, std::size_t bytes) {
   const auto* begin = static_cast<const std::byte*>(data);
@@ -53,14 +50,9 @@ Location Buffers::locate(const Offer& offer, const void* otherwise, std::size_t 
   return first;
 }
 
-Location Buffers::lend(Location location, const void* data, std::size_t bytes) const noexcept {
-  if (!location.is_staged() || bytes < kLeastLentToCollectives || !peer_memory_.serves_collectives()) return location;
-  return {0, reinterpret_cast<std::uintptr_t>(data)};
-}
-
 std::uint64_t Buffers::offset_of(const void* part, Location location) const noexcept {
   if (location.is_staged()) return 0;
-  if (location.is_lent() || world_.shares_all_memory()) return reinterpret_cast<std::uintptr_t>(part);
+  if (world_.shares_all_memory()) return reinterpret_cast<std::uintptr_t>(part);
   return static_cast<std::uint64_t>(static_cast<const std::byte*>(part) - cached_segment_.begin);
 }
 

@@ -13,7 +13,6 @@
 
 #include "gradwire/backend/backend.h"
 #include "gradwire/backend/shared/layout_internal.h"
-#include "gradwire/backend/shared/peer_memory_internal.h"
 #include "gradwire/backend/shared/rank_list_internal.h"
 #include "gradwire/backend/shared/world_internal.h"
 
@@ -31,9 +30,8 @@ struct Offer {
 // Of one channel, for the thread that runs its collectives.
 class Buffers {
  public:
-  // `region` has ChannelLayout(world.size()).stride bytes a rank. The world and
-  // `peer_memory` outlive the object.
-  Buffers(World& world, Region region, const PeerMemory& peer_memory);
+  // `region` has ChannelLayout(world.size()).stride bytes a rank. The world outlives the object.
+  Buffers(World& world, Region region);
 
   const Region& region() const noexcept { return region_; }
   RankSlot& slot(int rank) const noexcept { return *reinterpret_cast<RankSlot*>(region_.part(rank)); }
@@ -43,9 +41,6 @@ class Buffers {
   // The same for all buffers of an offer: the first one's location where they lie in one segment; an offer of nothing
   // lies where `otherwise` does.
   Location locate(const Offer& offer, const void* otherwise, std::size_t bytes);
-  // A staged location, lent where that is quicker: the others read `data`, this rank's longest buffer, through the
-  // kernel.
-  Location lend(Location location, const void* data, std::size_t bytes) const noexcept;
   // What this rank publishes of one part of an offer that lies at `location`.
   std::uint64_t offset_of(const void* part, Location location) const noexcept;
   // What `peer` published as `offset`, in the segment that this rank's last located buffer lies in.
@@ -73,7 +68,6 @@ class Buffers {
  private:
   World& world_;
   const Region region_;
-  const PeerMemory& peer_memory_;
   const ChannelLayout layout_;
   std::uint64_t window_ = 0;  // windows staged so far, over all calls
   struct {

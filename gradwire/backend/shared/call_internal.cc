@@ -2,9 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gradwire/backend/shared/call_internal.h"
 
-#include <cerrno>
-#include <system_error>
-
 #include "gradwire/backend/peer_error_internal.h"
 #include "gradwire/backend/shared/failure_internal.h"
 #include "gradwire/base/call_name.h"
@@ -46,26 +43,10 @@ void Call::meet() { require(steps_.meet()); }
 
 void Call::exit() { require(steps_.exit()); }
 
-void Call::fetch(int peer, std::uint64_t from, std::span<std::byte> to) {
-  // The kernel copies at 5 GB/s and more, and looks at nothing else meanwhile.
-  constexpr std::size_t kPiece = std::size_t{16} << 20;
-  for (std::size_t begin = 0; begin < to.size(); begin += kPiece) {
-    if (begin != 0) check_others();
-    const std::span<std::byte> piece = to.subspan(begin, std::min(kPiece, to.size() - begin));
-    if (const int error = peer_memory_.read(peer, from + begin, piece); error != 0) throw_unread(peer, error);
-  }
-}
-
 bool Call::all_in_place() const noexcept {
   const std::uint64_t segment = steps_.card(rank()).location.segment;
   bool all = segment != 0;
   for (int peer = 0; all && peer < size(); ++peer) all = steps_.card(peer).location.segment == segment;
-  return all;
-}
-
-bool Call::all_lent() const noexcept {
-  bool all = true;
-  for (int peer = 0; all && peer < size(); ++peer) all = steps_.card(peer).location.is_lent();
   return all;
 }
 
@@ -112,15 +93,6 @@ void Call::throw_deaths(const std::vector<int>& dead) const {
   for (const int peer : dead) names.push_back(concat("rank ", peer, " (", world_.describe_peer(peer), ")"));
   const char* const when = dead.size() == 1 ? " died before it did its part" : " died before the call ended";
   throw peer_error(concat(name(), ": ", join(names, " and "), when), dead);
-}
-
-void Call::throw_unread(int peer, int error) const {
-  if (steps_.state_of(peer) == RankState::failed) throw_failure_of(peer, steps_.report_of(peer), name());
-  // The memory of a process goes before others are told of its end.
-  if (error == ESRCH) throw_deaths({peer});
-  throw Error(concat(name(), ": the kernel did not let this rank read a buffer of rank ", peer, " (",
-                     world_.describe_peer(peer), "): ", std::generic_category().message(error),
-                     "; with GRADWIRE_READ_PEERS=0 ranks do not read each other's memory"));
 }
 
 void Call::throw_end(const StepEnd& end) const {

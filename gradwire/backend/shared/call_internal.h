@@ -3,10 +3,9 @@
 // What a collective works with: the call under way, the steps in which it meets the other ranks, and the buffers.
 //
 // A call is *direct* when every rank's buffer lies where all can read it: each rank then works straight on the others'
-// buffers, and a last step, the *exit*, keeps a buffer from going back to its owner while others use it. A call is
-// *lent* when every rank's buffer lies in private memory that the others may read through the kernel: as a direct call,
-// but a rank copies what it works on. Any other call is *staged*: buffers pass through the ranks' staging areas. Which
-// of the three is decided after entry from what all ranks published, hence equally on all of them.
+// buffers, and a last step, the *exit*, keeps a buffer from going back to its owner while others use it. Any other call
+// is *staged*: buffers pass through the ranks' staging areas. Which of the two is decided after entry from what all
+// ranks published, hence equally on all of them.
 #pragma once
 
 #include <algorithm>
@@ -22,9 +21,8 @@ namespace gradwire::shared {
 class Call {
  public:
   // All of one channel; they outlive the object.
-  Call(const World& world, HostMachine& machine, Steps<HostMachine>& steps, Buffers& buffers,
-       PeerMemory& peer_memory) noexcept
-      : world_(world), machine_(machine), steps_(steps), buffers_(buffers), peer_memory_(peer_memory) {}
+  Call(const World& world, HostMachine& machine, Steps<HostMachine>& steps, Buffers& buffers) noexcept
+      : world_(world), machine_(machine), steps_(steps), buffers_(buffers) {}
 
   int rank() const noexcept { return steps_.rank(); }
   int size() const noexcept { return steps_.size(); }
@@ -51,13 +49,8 @@ class Call {
 
   // After entry.
   bool all_in_place() const noexcept;  // the call is direct
-  bool all_lent() const noexcept;      // the call is lent
   bool all_staged() const noexcept;    // every rank had to fill its staging area before entry
-  std::uint64_t offset_of(int peer) const noexcept { return steps_.card(peer).location.offset; }
-  std::byte* buffer_of(int peer) const noexcept { return buffers_.resolve(peer, offset_of(peer)); }
-  // Copies what `peer` lends. Throws PeerError where a rank failed or `peer` died, AbortedError, and Error where the
-  // kernel refuses.
-  void fetch(int peer, std::uint64_t from, std::span<std::byte> to);
+  std::byte* buffer_of(int peer) const noexcept { return buffers_.resolve(peer, steps_.card(peer).location.offset); }
 
   // Lists of buffers, one a rank: what this rank publishes before entry, and what a rank published, after it.
   void publish_parts(const Offer& offer, Location location, std::span<const std::size_t> expected);
@@ -72,7 +65,6 @@ class Call {
     }
   }
   [[noreturn]] void throw_end(const StepEnd& end) const;
-  [[noreturn]] void throw_unread(int peer, int error) const;
   [[noreturn]] void throw_deaths(const std::vector<int>& dead) const;
   std::vector<int> dead_ranks() const;
   void compare_fingerprints(const Fingerprint& mine) const;
@@ -82,28 +74,27 @@ class Call {
   HostMachine& machine_;
   Steps<HostMachine>& steps_;
   Buffers& buffers_;
-  PeerMemory& peer_memory_;
   std::uint32_t sequence_ = 0;
   Operation operation_ = Operation::none;
   CallOptions options_;
 };
 
-// One call in which ranks offer buffers and take from others' buffers. After entry it runs `direct()` once, in a direct
-// or a lent call, with everybody's parts at published_offset(), or `window(begin, length)` for consecutive ranges of
-// the parts, with that range of every part readable through Buffers::staged_part(). `longest()` is asked after entry
-// for the largest number of bytes in a part, and must be the same on all ranks.
+// One call in which ranks offer buffers and take from others' buffers. After entry it runs `direct()` once, with
+// everybody's buffers readable through peer_part(), or `window(begin, length)` for consecutive ranges of the parts,
+// with that range of every part readable through Buffers::staged_part(). `longest()` is asked after entry for the
+// largest number of bytes in a part, and must be the same on all ranks.
 template <class Longest, class Direct, class Window>
 void transfer(Call& call, const Fingerprint& mine, const Offer& offer, std::size_t parts, Location location,
               Longest&& longest, Direct&& direct, Window&& window) {
   Buffers& buffers = call.buffers();
   const std::size_t slice = buffers.slice_of(parts);
-  // A buffer that the others cannot read makes the call a staged one whatever they have, so its first window can be
-  // filled before entry.
+  // A private buffer makes the call a staged one whatever the others have, so its first window can be filled before
+  // entry.
   const bool staged_early = location.is_staged();
   if (staged_early) buffers.stage(offer, 0);
   call.enter(mine, location);
   const std::size_t bytes = longest();
-  if (call.all_in_place() || call.all_lent()) {
+  if (call.all_in_place()) {
     trace::point("collective.copy", call.rank(), call.sequence());
     direct();
     trace::point("collective.exit", call.rank(), call.sequence());
@@ -127,15 +118,9 @@ void transfer(Call& call, const Fingerprint& mine, const Offer& offer, std::size
   trace::point("collective.exit", call.rank(), call.sequence());
 }
 
-// Where what `peer` offers as its part `part` of `parts` lies: an offset in the segment of a direct call, an address in
-// its private memory in a lent call. Before the next step.
-inline std::uint64_t published_offset(const Call& call, int peer, std::size_t part, std::size_t parts) noexcept {
-  return parts == 1 ? call.offset_of(peer) : call.part_of(peer, part).offset;
-}
-
 // What `peer` offers as its part `part` of `parts`; in a direct call.
 inline const std::byte* peer_part(const Call& call, int peer, std::size_t part, std::size_t parts) noexcept {
-  return call.buffers().resolve(peer, published_offset(call, peer, part, parts));
+  return parts == 1 ? call.buffer_of(peer) : call.buffers().resolve(peer, call.part_of(peer, part).offset);
 }
 
 }  // namespace gradwire::shared

@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // broadcast, all_gather, gather, scatter, all_to_all over shared memory.
 //
-// Direct and lent: every rank copies what it takes out of its owner's buffer; two steps. Staged: every rank copies
-// what it offers into its staging area, a window at a time, and takes from the others' areas; one step a window. With B
-// bytes a part and N ranks a rank writes to and reads from memory that others read and write
+// Direct: every rank copies what it takes out of its owner's buffer; two steps. Staged: every rank copies what it
+// offers into its staging area, a window at a time, and takes from the others' areas; one step a window. With B bytes a
+// part and N ranks a rank writes to and reads from memory that others read and write
 //   broadcast   B once (root) and B (others)        all_gather  B and (N-1) B
 //   gather      B and, on the root, (N-1) B         scatter     (N-1) B (root) and B    all_to_all  (N-1) B and (N-1) B
 #include <algorithm>
@@ -25,30 +25,16 @@ struct Take {
   std::size_t bytes;
 };
 
-// The longest buffer that one rank lends to the others while it copies nothing itself. Two ranks that copy through the
-// staging areas at the same time are quicker with longer ones.
-constexpr std::size_t kMostLentByOne = std::size_t{256} << 10;
-
 std::byte* bytes_of(void* data) { return static_cast<std::byte*>(data); }
-
-// In a direct or a lent call.
-void take_all(Call& call, std::size_t parts, const RankList<Take>& takes) {
-  const bool lent = call.all_lent();
-  for (const Take& take : takes) {
-    const std::uint64_t offset = published_offset(call, take.peer, take.part, parts);
-    if (lent) {
-      call.fetch(take.peer, offset, {take.to, take.bytes});
-    } else {
-      copy_bytes(take.to, call.buffers().resolve(take.peer, offset), take.bytes);
-    }
-  }
-}
 
 void copy(Call& call, const Fingerprint& mine, const Offer& offer, std::size_t parts, Location location,
           std::size_t part_bytes, const RankList<Take>& takes) {
   if (parts > 1) call.publish_parts(offer, location, {});
   transfer(
-      call, mine, offer, parts, location, [&] { return part_bytes; }, [&] { take_all(call, parts, takes); },
+      call, mine, offer, parts, location, [&] { return part_bytes; },
+      [&] {
+        for (const Take& take : takes) copy_bytes(take.to, peer_part(call, take.peer, take.part, parts), take.bytes);
+      },
       [&](std::size_t begin, std::size_t length) {
         for (const Take& take : takes) {
           copy_bytes(take.to + begin, call.buffers().staged_part(take.peer, take.part, parts), length);
@@ -86,9 +72,7 @@ void broadcast(Call& call, void* data, std::size_t count, DType dtype, int root)
   } else {
     takes.push_back({root, 0, bytes_of(data), bytes});
   }
-  Location location = call.buffers().locate(data, bytes);
-  if (bytes <= kMostLentByOne) location = call.buffers().lend(location, data, bytes);
-  copy(call, call.fingerprint(dtype, count, {}, root), offer, 1, location, bytes, takes);
+  copy(call, call.fingerprint(dtype, count, {}, root), offer, 1, call.buffers().locate(data, bytes), bytes, takes);
 }
 
 void all_gather(Call& call, const void* input, std::span<void* const> outputs, std::size_t count, DType dtype) {
@@ -97,8 +81,8 @@ void all_gather(Call& call, const void* input, std::span<void* const> outputs, s
   for (int peer = 0; peer < call.size(); ++peer) {
     if (peer != call.rank()) takes.push_back({peer, 0, bytes_of(outputs[static_cast<std::size_t>(peer)]), bytes});
   }
-  const Location location = call.buffers().lend(call.buffers().locate(input, bytes), input, bytes);
-  copy(call, call.fingerprint(dtype, count), Offer({input, bytes}), 1, location, bytes, takes);
+  copy(call, call.fingerprint(dtype, count), Offer({input, bytes}), 1, call.buffers().locate(input, bytes), bytes,
+       takes);
   copy_bytes(bytes_of(outputs[static_cast<std::size_t>(call.rank())]), static_cast<const std::byte*>(input), bytes);
 }
 
@@ -108,10 +92,9 @@ void gather(Call& call, const void* input, std::span<void* const> outputs, std::
   for (int peer = 0; call.rank() == root && peer < call.size(); ++peer) {
     if (peer != call.rank()) takes.push_back({peer, 0, bytes_of(outputs[static_cast<std::size_t>(peer)]), bytes});
   }
-  const Location location = call.buffers().lend(call.buffers().locate(input, bytes), input, bytes);
   // Nobody takes what the root has.
   const Offer offer({input, call.rank() == root ? 0 : bytes});
-  copy(call, call.fingerprint(dtype, count, {}, root), offer, 1, location, bytes, takes);
+  copy(call, call.fingerprint(dtype, count, {}, root), offer, 1, call.buffers().locate(input, bytes), bytes, takes);
   if (call.rank() == root) {
     copy_bytes(bytes_of(outputs[static_cast<std::size_t>(root)]), static_cast<const std::byte*>(input), bytes);
   }
@@ -129,9 +112,8 @@ void scatter(Call& call, std::span<const void* const> inputs, void* output, std:
     takes.push_back({root, own, bytes_of(output), bytes});
   }
   const auto parts = static_cast<std::size_t>(call.size());
-  Location location = call.buffers().locate(offer, output, bytes);
-  if (bytes <= kMostLentByOne) location = call.buffers().lend(location, output, bytes);
-  copy(call, call.fingerprint(dtype, count, {}, root), offer, parts, location, bytes, takes);
+  copy(call, call.fingerprint(dtype, count, {}, root), offer, parts, call.buffers().locate(offer, output, bytes), bytes,
+       takes);
   if (call.rank() == root) {
     copy_bytes(bytes_of(output), static_cast<const std::byte*>(inputs[own]), bytes);
   }
@@ -144,20 +126,19 @@ void all_to_all(Call& call, std::span<const ConstSlice> inputs, std::span<const 
   Offer offer;
   RankList<std::size_t> expected;
   RankList<Take> takes;
-  ConstSlice longest{};
   for (std::size_t i = 0; i < parts; ++i) {
     // What a rank sends to itself stays out of the exchange.
-    const ConstSlice part{inputs[i].data, i == own ? 0 : inputs[i].count * element};
-    if (part.count > longest.count) longest = part;
-    offer.parts.push_back(part);
+    offer.parts.push_back({inputs[i].data, i == own ? 0 : inputs[i].count * element});
     expected.push_back(i == own ? 0 : outputs[i].count * element);
     if (i != own) takes.push_back({static_cast<int>(i), own, bytes_of(outputs[i].data), expected[i]});
   }
-  const Location location = call.buffers().lend(call.buffers().locate(offer, nullptr, 0), longest.data, longest.count);
+  const Location location = call.buffers().locate(offer, nullptr, 0);
   call.publish_parts(offer, location, {expected.data(), expected.size()});
   transfer(
       call, call.fingerprint(dtype, 0), offer, parts, location, [&] { return longest_agreed_part(call, element); },
-      [&] { take_all(call, parts, takes); },
+      [&] {
+        for (const Take& take : takes) copy_bytes(take.to, peer_part(call, take.peer, take.part, parts), take.bytes);
+      },
       [&](std::size_t begin, std::size_t length) {
         for (const Take& take : takes) {
           if (take.bytes <= begin) continue;

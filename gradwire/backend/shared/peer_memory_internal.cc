@@ -5,7 +5,6 @@
 #include <sys/uio.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <random>
 
 #include "gradwire/base/environment.h"
@@ -34,9 +33,7 @@ PeerMemory::PeerMemory(const World& world, std::byte* marks, std::size_t stride)
       marks_(marks),
       stride_(stride),
       value_(random_value()),
-      access_(static_cast<std::size_t>(world.size())) {
-  const Access access = value_ == nullptr ? Access::refused : Access::unknown;
-  for (std::atomic<Access>& peer : access_) peer.store(access, std::memory_order_relaxed);
+      access_(static_cast<std::size_t>(world.size()), value_ == nullptr ? Access::refused : Access::unknown) {
   if (value_ == nullptr) return;
   MemoryMark& own = mark(world.rank());
   own.address.store(address_of(value_.get()), std::memory_order_relaxed);
@@ -51,44 +48,26 @@ std::uint64_t PeerMemory::lend(std::span<const std::byte> memory) const noexcept
   return value_ != nullptr && memory.size() >= kLeastLent ? address_of(memory.data()) : 0;
 }
 
-int PeerMemory::read(int peer, std::uint64_t from, std::span<std::byte> to) noexcept {
-  if (!may_read(peer)) return EPERM;
-  int error = 0;
-  for (std::size_t begin = 0; error == 0 && begin < to.size(); begin += kMostRead)
-    error = copy(peer, from + begin, to.data() + begin, std::min(kMostRead, to.size() - begin));
-  return error;
-}
-
-bool PeerMemory::can_read_all() noexcept {
-  for (int peer = 0; peer < world_.size(); ++peer) {
-    if (!may_read(peer)) return false;
-  }
-  return true;
-}
-
-bool PeerMemory::may_read(int peer) noexcept {
-  std::atomic<Access>& known = access_[static_cast<std::size_t>(peer)];
-  Access access = known.load(std::memory_order_relaxed);
-  if (access == Access::unknown) {
-    access = is_marked(peer) ? Access::granted : Access::refused;
-    known.store(access, std::memory_order_relaxed);
-  }
-  return access == Access::granted;
+bool PeerMemory::read(int peer, std::uint64_t from, std::span<std::byte> to) noexcept {
+  Access& access = access_[static_cast<std::size_t>(peer)];
+  if (access == Access::unknown) access = is_marked(peer) ? Access::granted : Access::refused;
+  bool whole = access == Access::granted;
+  for (std::size_t begin = 0; whole && begin < to.size(); begin += kMostRead)
+    whole = copy(peer, from + begin, to.data() + begin, std::min(kMostRead, to.size() - begin));
+  return whole;
 }
 
 bool PeerMemory::is_marked(int peer) const noexcept {
   const std::uint64_t expected = mark(peer).value.load(std::memory_order_acquire);
   std::uint64_t found = 0;
-  return expected != 0 && copy(peer, mark(peer).address.load(std::memory_order_relaxed), &found, sizeof(found)) == 0 &&
+  return expected != 0 && copy(peer, mark(peer).address.load(std::memory_order_relaxed), &found, sizeof(found)) &&
          found == expected;
 }
 
-int PeerMemory::copy(int peer, std::uint64_t from, void* to, std::size_t bytes) const noexcept {
+bool PeerMemory::copy(int peer, std::uint64_t from, void* to, std::size_t bytes) const noexcept {
   const iovec here{to, bytes};
   const iovec there{reinterpret_cast<void*>(static_cast<std::uintptr_t>(from)), bytes};
-  const ssize_t read = ::process_vm_readv(world_.process_of(peer), &here, 1, &there, 1, 0);
-  if (read < 0) return errno;
-  return read == static_cast<ssize_t>(bytes) ? 0 : EFAULT;
+  return ::process_vm_readv(world_.process_of(peer), &here, 1, &there, 1, 0) == static_cast<ssize_t>(bytes);
 }
 
 }  // namespace gradwire::shared

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// One copy of private memory: a rank reads its peer's memory through the kernel (process_vm_readv, Linux 3.2).
+// Large messages in one copy: a rank reads its peer's memory through the kernel (process_vm_readv, Linux 3.2).
 //
 // Where the kernel refuses that (seccomp, Yama, ranks of different users), or the environment says
-// GRADWIRE_READ_PEERS=0, messages go through the rings, and collectives through the staging areas.
+// GRADWIRE_READ_PEERS=0, messages go through the rings.
 #pragma once
 
 #include <atomic>
@@ -24,7 +24,7 @@ struct MemoryMark {
   std::atomic<std::uint64_t> value;  // 0: nobody is to read this rank
 };
 
-// One rank's view of its peers' memory. Thread-safe.
+// One rank's view of its peers' memory. Used by one thread at a time.
 class PeerMemory {
  public:
   // `marks` lie `stride` bytes apart, zeroed, and outlive the object. `world` does, too.
@@ -32,31 +32,21 @@ class PeerMemory {
 
   // The address that peers read `memory` from; 0 where frames are quicker.
   std::uint64_t lend(std::span<const std::byte> memory) const noexcept;
-  // Reads memory of a peer. Returns 0, or the kernel's error: ESRCH when the process of `peer` ends or has ended,
-  // EFAULT when not all of the memory is there or can be read, EPERM when the kernel refused from the beginning.
-  int read(int peer, std::uint64_t from, std::span<std::byte> to) noexcept;
-  // Whether the kernel lets this rank read all the others. After all have constructed their PeerMemory.
-  bool can_read_all() noexcept;
-
-  // Whether collectives read private memory through the kernel (choose_reading_internal.h). All ranks decide alike,
-  // between two collectives.
-  void set_serves_collectives(bool value) noexcept { serves_collectives_ = value; }
-  bool serves_collectives() const noexcept { return serves_collectives_; }
+  // Reads memory of a peer. False when the kernel refuses that, or not all of it is there.
+  bool read(int peer, std::uint64_t from, std::span<std::byte> to) noexcept;
 
  private:
   enum class Access : std::uint8_t { unknown, granted, refused };
 
   MemoryMark& mark(int rank) const noexcept;
-  bool may_read(int peer) noexcept;
   bool is_marked(int peer) const noexcept;
-  int copy(int peer, std::uint64_t from, void* to, std::size_t bytes) const noexcept;
+  bool copy(int peer, std::uint64_t from, void* to, std::size_t bytes) const noexcept;
 
   const World& world_;
   std::byte* const marks_;
   const std::size_t stride_;
   std::unique_ptr<const std::uint64_t> value_;  // null: nobody reads anybody
-  std::vector<std::atomic<Access>> access_;     // by peer
-  bool serves_collectives_ = false;
+  std::vector<Access> access_;                  // by peer
 };
 
 }  // namespace gradwire::shared

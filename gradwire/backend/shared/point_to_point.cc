@@ -24,9 +24,8 @@ std::shared_ptr<const messages::Members> everyone(const World& world) {
   return members;
 }
 
-std::shared_ptr<messages::Engine> make_engine(const std::shared_ptr<World>& world, Region region,
-                                              const std::shared_ptr<PeerMemory>& peer_memory) {
-  auto wire = std::make_unique<RingWire>(world, std::move(region), peer_memory);
+std::shared_ptr<messages::Engine> make_engine(const std::shared_ptr<World>& world, Region region) {
+  auto wire = std::make_unique<RingWire>(world, std::move(region));
   messages::Engine::Options options;
   options.limits.eager_message = wire->max_payload();
   if (world->may_spin()) options.rhythm.spin = kSpinTime;
@@ -38,11 +37,10 @@ std::shared_ptr<messages::Engine> make_engine(const std::shared_ptr<World>& worl
 
 PointToPoint::PointToPoint(std::shared_ptr<World> world, Region region)
     : world_(std::move(world)),
-      peer_memory_(std::make_shared<PeerMemory>(*world_, memory_marks(region), region.stride)),
       members_(everyone(*world_)),
       destroyed_(std::make_exception_ptr(
           AbortedError(concat("point to point on rank ", world_->rank(), ": the group was destroyed meanwhile")))),
-      engine_(make_engine(world_, std::move(region), peer_memory_)) {}
+      engine_(make_engine(world_, std::move(region))) {}
 
 PointToPoint::~PointToPoint() { engine_->close(destroyed_, nullptr); }
 

@@ -12,15 +12,12 @@
 
 #include "gradwire/backend/backend.h"
 #include "gradwire/backend/messages/engine_internal.h"
-#include "gradwire/backend/shared/peer_memory_internal.h"
 #include "gradwire/backend/shared/world_internal.h"
 
 namespace gradwire::shared {
 
 // The memory of all rings: bytes a rank, for World::share_region.
 std::size_t point_to_point_stride(int size) noexcept;
-// Where the marks of PeerMemory lie in it: the first rank's.
-std::byte* memory_marks(const Region& region) noexcept;
 
 class PointToPoint {
  public:
@@ -28,9 +25,6 @@ class PointToPoint {
   ~PointToPoint();
   PointToPoint(const PointToPoint&) = delete;
   PointToPoint& operator=(const PointToPoint&) = delete;
-
-  // Lives as long as this object.
-  PeerMemory& peer_memory() const noexcept { return *peer_memory_; }
 
   // Says why a peer's part on a channel cannot come any more, or null. Called with the lock held; must not call back.
   using FailureOf = std::function<messages::Loss(int peer)>;
@@ -47,7 +41,6 @@ class PointToPoint {
   std::exception_ptr why_gone(int peer) const;
 
   const std::shared_ptr<World> world_;
-  const std::shared_ptr<PeerMemory> peer_memory_;
   const std::shared_ptr<const messages::Members> members_;
   const std::exception_ptr destroyed_;
   const std::shared_ptr<messages::Engine> engine_;

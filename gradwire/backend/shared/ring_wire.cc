@@ -34,13 +34,11 @@ std::size_t point_to_point_stride(int size) noexcept {
   return (bytes + kPage - 1) / kPage * kPage;
 }
 
-std::byte* memory_marks(const Region& region) noexcept { return region.base.get() + kMarkOffset; }
-
-RingWire::RingWire(std::shared_ptr<World> world, Region region, std::shared_ptr<PeerMemory> peer_memory)
+RingWire::RingWire(std::shared_ptr<World> world, Region region)
     : world_(std::move(world)),
       region_(std::move(region)),
       capacity_(ring_capacity(world_->size())),
-      peer_memory_(std::move(peer_memory)),
+      memory_(*world_, region_.base.get() + kMarkOffset, region_.stride),
       touched_(static_cast<std::size_t>(world_->size()), false) {}
 
 Ring RingWire::ring(int reader, int writer) const {

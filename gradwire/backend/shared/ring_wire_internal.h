@@ -18,15 +18,15 @@ namespace gradwire::shared {
 class RingWire final : public messages::Wire {
  public:
   // `region` has point_to_point_stride() bytes a rank, zeroed.
-  RingWire(std::shared_ptr<World> world, Region region, std::shared_ptr<PeerMemory> peer_memory);
+  RingWire(std::shared_ptr<World> world, Region region);
 
   int size() const noexcept override { return world_->size(); }
   std::size_t max_payload() const noexcept override { return capacity_ / 4; }
   bool write(int peer, const messages::Frame& frame, std::span<const std::byte> payload) override;
   bool read(messages::FrameSink& sink) override;
-  std::uint64_t lend(std::span<const std::byte> memory) noexcept override { return peer_memory_->lend(memory); }
+  std::uint64_t lend(std::span<const std::byte> memory) noexcept override { return memory_.lend(memory); }
   bool pull(int peer, std::uint64_t from, std::span<std::byte> to) noexcept override {
-    return peer_memory_->read(peer, from, to) == 0;
+    return memory_.read(peer, from, to);
   }
   void flush() override;
   std::uint32_t bell() const noexcept override;
@@ -42,7 +42,7 @@ class RingWire final : public messages::Wire {
   const std::shared_ptr<World> world_;
   const Region region_;
   const std::size_t capacity_;
-  const std::shared_ptr<PeerMemory> peer_memory_;
+  PeerMemory memory_;
   std::vector<bool> touched_;  // peers whose bell is to ring
 };
 

@@ -25,7 +25,7 @@ SharedBackend::SharedBackend(std::string_view name, std::shared_ptr<World> world
       channel_(std::make_unique<SharedChannel>(
           world_, point_to_point_, region, kFirstChannel,
           world_->may_spin() ? HostMachine::Waiting::spins : HostMachine::Waiting::yields)) {
-  channel_->open({deadline, {}});
+  channel_->barrier({deadline, {}});
 }
 
 Capabilities SharedBackend::capabilities() const noexcept {

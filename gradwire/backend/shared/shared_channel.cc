@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "gradwire/backend/peer_error_internal.h"
-#include "gradwire/backend/shared/choose_reading_internal.h"
 #include "gradwire/backend/shared/collectives_internal.h"
 #include "gradwire/backend/shared/failure_internal.h"
 #include "gradwire/backend/validate_internal.h"
@@ -22,9 +21,9 @@ SharedChannel::SharedChannel(std::shared_ptr<World> world, std::shared_ptr<Point
       point_to_point_(std::move(point_to_point)),
       id_(id),
       machine_(*world_, waiting),
-      buffers_(*world_, std::move(region), point_to_point_->peer_memory()),
+      buffers_(*world_, std::move(region)),
       steps_(machine_, buffers_.region().base.get(), buffers_.region().stride, world_->rank(), world_->size()),
-      call_(*world_, machine_, steps_, buffers_, point_to_point_->peer_memory()) {
+      call_(*world_, machine_, steps_, buffers_) {
   point_to_point_->add_channel(id_, [this](int peer) { return point_to_point_failure(peer); });
 }
 
@@ -52,13 +51,6 @@ void SharedChannel::collective(Operation operation, const CallOptions& options, 
 }
 
 // --- collectives ---------------------------------------------------------------------------------------------------
-
-void SharedChannel::open(const CallOptions& options) {
-  collective(Operation::barrier, options, [&] {
-    call_.enter(call_.fingerprint(DType::u8, 0), {});
-    choose_reading(call_, *world_, point_to_point_->peer_memory());
-  });
-}
 
 void SharedChannel::barrier(const CallOptions& options) {
   collective(Operation::barrier, options, [&] { call_.enter(call_.fingerprint(DType::u8, 0), {}); });

@@ -26,9 +26,6 @@ class SharedChannel final : public Channel {
                 std::uint64_t id, HostMachine::Waiting waiting);
   ~SharedChannel() override;
 
-  // The first call of a world's first channel: meets the others, and chooses how collectives get at private memory.
-  void open(const CallOptions& options);
-
   int rank() const noexcept override { return world_->rank(); }
   int size() const noexcept override { return world_->size(); }
 

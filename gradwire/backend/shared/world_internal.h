@@ -19,13 +19,11 @@
 
 namespace gradwire::shared {
 
-// Where a rank's buffer lies: an offset within its part of a segment that all ranks map. Segment 0: in private memory,
-// at the address `offset`, where the others may read it through the kernel; with offset 0, only its owner gets at it.
+// Where a rank's buffer lies: an offset within its part of a segment that all ranks map. Segment 0: in private memory.
 struct Location {
   std::uint64_t segment = 0;
   std::uint64_t offset = 0;
-  bool is_lent() const noexcept { return segment == 0 && offset != 0; }
-  bool is_staged() const noexcept { return segment == 0 && offset == 0; }
+  bool is_staged() const noexcept { return segment == 0; }
 };
 
 // Zeroed memory that all ranks see: `stride` bytes for each, one after another. The last copy of `base` unmaps it.
