@@ -15,10 +15,14 @@ GRADWIRE_STATIC_THREAD_LOCAL const LabelledCall* innermost_labelled = nullptr;
 
 }  // namespace
 
-std::string CallLabel::words() const {
+std::string CallLabel::name() const {
   if (operation_ == nullptr) return "a call";
   const std::string recorded = flight_.name();
-  return concat(recorded.empty() ? operation_ : recorded, " on rank ", rank_, " of ", size_);
+  return recorded.empty() ? operation_ : recorded;
+}
+
+std::string CallLabel::words() const {
+  return operation_ == nullptr ? name() : concat(name(), " on rank ", rank_, " of ", size_);
 }
 
 LabelledCall::LabelledCall(const CallLabel& label) noexcept

@@ -21,8 +21,10 @@ class CallLabel {
       : operation_(operation), rank_(rank), size_(size), flight_(flight), called_(called) {}
 
   explicit operator bool() const noexcept { return operation_ != nullptr; }
-  // "all_reduce (call 17 of group default) on rank 0 of 2". Without the number and the group where the flight recorder
-  // is off, and after 256 further calls of the group. "a call" for a default object.
+  // "all_reduce (call 17 of group default)". Without the number and the group where the flight recorder is off, and
+  // after 256 further calls of the group. "a call" for a default object.
+  std::string name() const;
+  // name(), and "on rank 0 of 2".
   std::string words() const;
   observe::FlightCall flight() const noexcept { return flight_; }
   Deadline::Clock::time_point called() const noexcept { return called_; }

@@ -97,9 +97,9 @@ struct PointToPointWork::State {
         }
       }
     } catch (const PeerError& error) {
-      problem = std::make_exception_ptr(PeerError(concat(label.words(), ": ", error.what()), error.peers()));
+      problem = std::make_exception_ptr(PeerError(concat(label.name(), ": ", error.what()), error.peers()));
     } catch (const TimeoutError& error) {
-      problem = std::make_exception_ptr(TimeoutError(concat(label.words(), ": ", error.what()), error.peers()));
+      problem = std::make_exception_ptr(TimeoutError(concat(label.name(), ": ", error.what()), error.peers()));
     } catch (const std::exception&) {
       problem = std::current_exception();
     }
