@@ -270,13 +270,13 @@ class ChoosingHook final : public AutoHook, public FirstRankMemory, public Choos
   // counts from the next iteration on.
   void exchange_times(const GradBucket& bucket) GRADWIRE_EXCLUDES(mutex_) {
     std::optional<LoopTime> mine;
-    ChoiceRace::Choice choice;
+    ChoiceRace::Choice choice;  // that the times are of
     {
       const MutexLock lock(mutex_);
-      // A step that another choice made says nothing about the current one. A rank that has joined waits for the
-      // others.
-      choice = race_.current();
-      if (const std::optional<LoopTime> time = clock_->last(); before_ == choice && time && !bucket.joined()) {
+      choice = before_.value_or(race_.current());
+      // A window is of the current choice alone. A rank that has joined waits for the others.
+      const bool counts = choice == race_.current() || !race_.settled();
+      if (const std::optional<LoopTime> time = clock_->last(); before_ && counts && time && !bucket.joined()) {
         window_.push_back(*time);
       }
       if (!race_.begin_step()) return;

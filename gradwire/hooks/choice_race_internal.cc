@@ -11,13 +11,14 @@ constexpr double kGainOfShapes = 0.02;
 constexpr double kNearShapes = 0.1;
 
 // A shape changes less than a hook does, so that the noise is larger beside the difference: the gain is larger. After a
-// race of hooks the turns are short, so that all is decided in about 50 steps.
+// race of hooks the turns are short: so the first decision falls within 50 steps, and a later one soon.
 RaceRules rules_of_shapes(RaceRules rules, std::size_t hooks) {
   rules.gain = std::max(rules.gain, kGainOfShapes);
   rules.near = kNearShapes;
   if (hooks == 1) return rules;
   rules.unused = 0;
-  rules.first_turn = rules.second_turn = rules.short_turn = 1;
+  rules.first_turn = rules.second_turn = 2;
+  rules.short_turn = 1;
   rules.second_round = 2;
   return rules;
 }
@@ -48,16 +49,22 @@ bool ChoiceRace::begin_step() noexcept {
 }
 
 void ChoiceRace::add(const Choice& used, const LoopTime& time) {
-  if (used != current()) return;
-  if (shapes_race() || shapes_watch()) return shapes_.add(used.shape, {time.pass, time.step});
+  if (shapes_race() || shapes_watch()) {
+    if (used.hook != hooks_.current()) return;
+    const std::size_t shape_of_hooks_race = shapes_.before();
+    shapes_.add(used.shape, {time.pass, time.step});
+    if (shapes_.settled() && shapes_.current() != shape_of_hooks_race) hooks_.forget_times();
+    return;
+  }
+  if (used.shape != current().shape) return;
   const bool raced = !hooks_.settled();
   hooks_.add(used.hook, {time.cost, time.step});
-  if (raced && hooks_.settled()) set_shapes(shapes_.hooks());
+  if (raced && hooks_.settled()) shapes_.race_again();
 }
 
 void ChoiceRace::drop_current_hook() {
   hooks_.drop_current();
-  if (hooks_.settled()) set_shapes(shapes_.hooks());
+  if (hooks_.settled()) shapes_.race_again();
 }
 
 }  // namespace gradwire::internal

@@ -11,19 +11,21 @@ namespace gradwire::internal {
 namespace {
 
 constexpr StepTime kNone{std::numeric_limits<double>::infinity(), std::numeric_limits<double>::infinity()};
-constexpr int kFirstWait = 8;       // windows after a race that changed nothing
+constexpr int kFirstWait = 4;       // windows after a race that changed nothing
 constexpr int kLongestWait = 4096;  // the wait grows up to here
-constexpr int kCalm = 64;           // after so many calm windows nothing needs to be waited for
+constexpr int kCalm = 256;          // after so many calm windows half of the wait is enough
+constexpr int kReference = 4;       // windows whose mean is the reference
+constexpr std::size_t kDoubts = 3;  // a window and two steps that differ make the hooks race again
+constexpr double kUsual = 4;        // so many times the usual distance differs
 
 bool is_time(const StepTime& time) {
   return std::isfinite(time.cost) && std::isfinite(time.step) && time.cost >= 0 && time.step >= 0;
 }
 
 double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>((values.size() - 1) / 2);
   std::nth_element(values.begin(), middle, values.end());
-  if (values.size() % 2 == 1) return *middle;
-  return (*middle + *std::max_element(values.begin(), middle)) / 2;
+  return *middle;
 }
 
 // Reads numbers one after another. What is missing or out of range makes the reader invalid.
@@ -39,6 +41,11 @@ class Reader {
     const double value = number();
     valid_ = valid_ && value >= low && value <= high && value == std::floor(value);
     return valid_ ? static_cast<int>(value) : low;
+  }
+  double share() {
+    const double value = number();
+    valid_ = valid_ && value >= 0 && value <= 1;
+    return value;
   }
   StepTime time() {
     const double cost = number();
@@ -69,7 +76,8 @@ StepTime median_of(std::vector<StepTime> times) {
   return {median(std::move(costs)), median(std::move(steps))};
 }
 
-HookRace::HookRace(std::size_t hooks, const RaceRules& rules) : rules_(rules), samples_(hooks), dropped_(hooks, 0) {
+HookRace::HookRace(std::size_t hooks, const RaceRules& rules)
+    : rules_(rules), samples_(hooks), dropped_(hooks, 0), tolerance_(rules.change) {
   if (hooks == 1) {
     phase_ = Phase::settled;
   } else if (rules_.unused == 0) {
@@ -80,13 +88,15 @@ HookRace::HookRace(std::size_t hooks, const RaceRules& rules) : rules_(rules), s
 bool HookRace::begin_step() noexcept {
   if (samples_.size() == 1) return false;
   if (!settled()) return true;
-  if (++in_window_ < rules_.window) return false;
+  if (++in_window_ < (doubts_.empty() ? rules_.window : 1)) return false;
   in_window_ = 0;
   return true;
 }
 
 void HookRace::add(std::size_t hook, const StepTime& time) {
-  if (hook != current_ || samples_.size() == 1 || !is_time(time)) return;
+  if (samples_.size() == 1 || !is_time(time)) return;
+  if (is_late(hook)) return samples_[hook].push_back(time);
+  if (hook != current_) return;
   switch (phase_) {
     case Phase::unused:
       if (++steps_ >= rules_.unused) start_round(Phase::first, current_then_others());
@@ -107,12 +117,28 @@ void HookRace::drop_current() {
   next_turn();
 }
 
+void HookRace::race_again() {
+  if (samples_.size() == 1) return;
+  if (!settled()) {
+    *this = HookRace(samples_.size(), rules_);
+    return;
+  }
+  samples_.assign(samples_.size(), {});
+  start_round(Phase::again, current_then_others());
+}
+
 StepTime HookRace::measured(std::size_t hook) const { return median_of(samples_[hook]); }
 
+// The last time of a turn is known in the first step of the next turn. The last hook of a round waits for this time.
 int HookRace::turn_length() const noexcept {
-  if (phase_ == Phase::first) return rules_.first_turn;
-  if (phase_ == Phase::second) return rules_.second_turn;
-  return phase_ == Phase::closing ? 1 : rules_.short_turn;
+  const int late = at_ + 1 < order_.size() ? 1 : 0;
+  if (phase_ == Phase::first) return rules_.first_turn - late;
+  if (phase_ == Phase::second) return rules_.second_turn - late;
+  return phase_ == Phase::closing ? 1 : rules_.short_turn - late;
+}
+
+bool HookRace::is_late(std::size_t hook) const {
+  return races() && steps_ == -1 && at_ > 0 && hook == order_[at_ - 1] && dropped_[hook] == 0;
 }
 
 StepTime HookRace::best() const {
@@ -129,12 +155,18 @@ bool HookRace::is_far(const StepTime& time) const {
   return std::isfinite(least.cost) && time.cost - least.cost > rules_.far * least.step;
 }
 
+std::vector<std::size_t> HookRace::others() const {
+  std::vector<std::size_t> found;
+  for (std::size_t hook = 0; hook < samples_.size(); ++hook) {
+    if (hook != current_ && dropped_[hook] == 0) found.push_back(hook);
+  }
+  return found;
+}
+
 // The current hook comes first, so that the others can be compared with it at once.
 std::vector<std::size_t> HookRace::current_then_others() const {
-  std::vector<std::size_t> order{current_};
-  for (std::size_t hook = 0; hook < samples_.size(); ++hook) {
-    if (hook != current_ && dropped_[hook] == 0) order.push_back(hook);
-  }
+  std::vector<std::size_t> order = others();
+  order.insert(order.begin(), current_);
   return order;
 }
 
@@ -144,9 +176,6 @@ void HookRace::start_round(Phase phase, std::vector<std::size_t> order) {
   at_ = 0;
   current_ = order_.front();
   steps_ = -1;
-  if (phase == Phase::first || phase == Phase::again) samples_.assign(samples_.size(), {});
-  // The current hook of a race among hooks that ran before is warm.
-  if (phase == Phase::again) steps_ = 0;
 }
 
 void HookRace::take(const StepTime& time) {
@@ -198,25 +227,53 @@ void HookRace::settle_on(std::size_t hook) {
   if (races_again && hook == before_) wait_ = std::clamp(4 * wait_, kFirstWait, kLongestWait);
   current_ = before_ = hook;
   phase_ = Phase::settled;
-  reference_ = {};
-  in_window_ = different_ = quiet_ = calm_ = 0;
+  // Windows that differ from the race are a change in the midst of the race.
+  reference_ = is_time(measured(hook)) ? measured(hook) : StepTime{};
+  tolerance_ = std::max(tolerance_, rules_.change);
+  in_window_ = quiet_ = calm_ = 0;
 }
 
 void HookRace::watch(const StepTime& window) {
-  if (reference_.step == 0) {
-    reference_ = window;
-    return;
-  }
   quiet_ = std::min(quiet_ + 1, kMany);
-  if (std::abs(window.cost - reference_.cost) <= rules_.change * std::max(reference_.step, window.step)) {
-    different_ = 0;
-    if (++calm_ == kCalm) wait_ = calm_ = 0;
-    return;
+  if (!differs(window)) {
+    if (doubts_.empty()) return learn(window);
+    tolerance_ = std::min(1.25 * tolerance_, rules_.most_change);
+    return doubts_.clear();
   }
-  calm_ = 0;
-  different_ = std::min(different_ + 1, kMany);
-  if (different_ < 2 || quiet_ < wait_) return;
-  start_round(Phase::again, current_then_others());
+  if (quiet_ < wait_ || others().empty()) return;
+  doubts_.push_back(window);
+  if (doubts_.size() < kDoubts) return;
+  // The steps in doubt are the turn of the current hook.
+  samples_.assign(samples_.size(), {});
+  samples_[current_].assign(doubts_.begin() + 1, doubts_.end());
+  doubts_.clear();
+  start_round(Phase::again, others());
+}
+
+void HookRace::learn(const StepTime& window) {
+  if (reference_.step > 0) {
+    tolerance_ += (kUsual * std::abs(distance(window)) - tolerance_) / 8;
+    tolerance_ = std::clamp(tolerance_, rules_.least_change, rules_.most_change);
+  }
+  if (calm_ < kReference) {
+    reference_.cost += (window.cost - reference_.cost) / (1 + calm_);
+    reference_.step += (window.step - reference_.step) / (1 + calm_);
+  }
+  calm_ = std::min(calm_ + 1, kMany);
+  if (calm_ % kCalm == 0) wait_ /= 2;
+}
+
+// From the reference, as a share of a step; negative: faster.
+double HookRace::distance(const StepTime& time) const {
+  return (time.cost - reference_.cost) / std::max(reference_.step, time.step);
+}
+
+// All steps in doubt differ in the same direction.
+bool HookRace::differs(const StepTime& time) const {
+  if (reference_.step == 0) return false;
+  const double by = distance(time);
+  const bool turned = !doubts_.empty() && (distance(doubts_.front()) > 0) != (by > 0);
+  return std::abs(by) > tolerance_ && !turned;
 }
 
 std::vector<double> HookRace::save() const {
@@ -227,22 +284,21 @@ std::vector<double> HookRace::save() const {
                               static_cast<double>(at_),
                               static_cast<double>(steps_),
                               static_cast<double>(in_window_),
-                              static_cast<double>(different_),
                               static_cast<double>(quiet_),
                               static_cast<double>(wait_),
                               static_cast<double>(calm_),
                               reference_.cost,
                               reference_.step,
+                              tolerance_,
                               static_cast<double>(order_.size())};
   for (const std::size_t hook : order_) numbers.push_back(static_cast<double>(hook));
   for (const char dropped : dropped_) numbers.push_back(dropped);
-  for (const auto& samples : samples_) {
-    numbers.push_back(static_cast<double>(samples.size()));
-    for (const StepTime& time : samples) {
-      numbers.push_back(time.cost);
-      numbers.push_back(time.step);
-    }
-  }
+  const auto save_times = [&](const std::vector<StepTime>& times) {
+    numbers.push_back(static_cast<double>(times.size()));
+    for (const StepTime& time : times) numbers.insert(numbers.end(), {time.cost, time.step});
+  };
+  for (const auto& samples : samples_) save_times(samples);
+  save_times(doubts_);
   return numbers;
 }
 
@@ -258,19 +314,20 @@ bool HookRace::restore(std::span<const double> numbers) {
   made.at_ = static_cast<std::size_t>(at);
   made.steps_ = read.whole(-1, std::max(kMany, rules_.unused));
   made.in_window_ = read.whole(0, kMany);
-  made.different_ = read.whole(0, kMany);
   made.quiet_ = read.whole(0, kMany);
   made.wait_ = read.whole(0, kLongestWait);
-  made.calm_ = read.whole(0, kCalm);
+  made.calm_ = read.whole(0, kMany);
   made.reference_ = read.time();
-  const bool racing = made.phase_ != Phase::unused && made.phase_ != Phase::settled;
-  const int order = read.whole(racing ? at + 1 : 0, hooks);
+  made.tolerance_ = read.share();
+  const int order = read.whole(made.races() ? at + 1 : 0, hooks);
   for (int i = 0; i < order; ++i) made.order_.push_back(static_cast<std::size_t>(read.whole(0, hooks - 1)));
   for (char& dropped : made.dropped_) dropped = static_cast<char>(read.whole(0, 1));
-  for (auto& samples : made.samples_) {
-    const int count = read.whole(0, kMany);
-    for (int i = 0; i < count && read.valid(); ++i) samples.push_back(read.time());
-  }
+  const auto read_times = [&](std::vector<StepTime>& times, int most) {
+    const int count = read.whole(0, most);
+    for (int i = 0; i < count && read.valid(); ++i) times.push_back(read.time());
+  };
+  for (auto& samples : made.samples_) read_times(samples, kMany);
+  read_times(made.doubts_, kDoubts - 1);
   if (!read.valid() || !read.ended()) return false;
   *this = std::move(made);
   return true;
