@@ -14,11 +14,15 @@ one model on so many hosts at one rate:
 
 The second table has jobs in which the rate changes: how many steps "auto" takes to change its choice, and its step
 beside the steps of the hooks at the new rate. About twelve minutes on two processors. Nothing else should run.
+
+Where there are more hosts than processors, the models compute little, and layers between theirs wait for the time that
+computing takes on a processor of one's own. So hosts share the processors for codecs and messages only.
 """
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import pathlib
 import statistics
 import subprocess
@@ -31,7 +35,9 @@ CAPS = {"own": None, "2 MiB": 2.0, "one": 1024.0}  # in MiB
 LANES = (-1, 4)  # -1: DDP's own number, which is 2 between hosts
 WARM, COUNTED = 2, 3  # steps of a combination in the search
 FINALISTS = 3
-ROUNDS, TURN = 6, 4  # in turn; the first step of a turn does not count
+TURN = 4  # steps in turn; the first one does not count
+ROUNDS = (4, 24)  # at least and at most; as many as take about so long:
+ROUNDS_SECONDS = 10
 DECIDES = 52  # steps within which "auto" decides with three hooks
 FOLLOWS = 45  # steps that a job has after the rate has changed
 MARKS = ("<!-- auto: begin (bench/auto_hook.py writes what follows) -->", "<!-- auto: end -->")
@@ -40,28 +46,61 @@ MARKS = ("<!-- auto: begin (bench/auto_hook.py writes what follows) -->", "<!-- 
 # --- a rank ----------------------------------------------------------------------------------------------------------
 
 
-def make_model(name):
+WAITS = {"mlp": 0.004, "convolution": 0.030}  # seconds of a step: what the model computes on this machine
+
+
+def waiting(layers, seconds):
+    """The layers, with a wait after each: a third of `seconds` in the forward pass, the rest in the backward pass."""
+    import torch
+
+    class Wait(torch.autograd.Function):
+        @staticmethod
+        def forward(context, values):
+            time.sleep(seconds / len(layers) / 3)
+            return values.clone()
+
+        @staticmethod
+        def backward(context, gradient):
+            time.sleep(seconds / len(layers) / 3 * 2)
+            return gradient
+
+    class Waiting(torch.nn.Module):
+        def __init__(self, layer):
+            super().__init__()
+            self.layer = layer
+
+        def forward(self, values):
+            return Wait.apply(self.layer(values))
+
+    return [Waiting(layer) for layer in layers]
+
+
+def make_model(name, waits):
+    """The model, and the shape of its input."""
     from torch import nn
 
     if name == "mlp":  # 1,051,136 parameters, 4.2 MB; little to compute for each parameter
-        return nn.Sequential(*(layer for _ in range(4) for layer in (nn.Linear(512, 512), nn.ReLU()))), (16, 512)
-    # 370,816 parameters, 1.5 MB; much to compute for each parameter
-    return nn.Sequential(
-        nn.Conv2d(3, 64, 3, padding=1), nn.ReLU(), nn.Conv2d(64, 128, 3, stride=2, padding=1), nn.ReLU(),
-        nn.Conv2d(128, 256, 3, stride=2, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
-    ), (8, 3, 32, 32)
+        layers, shape = [nn.Sequential(nn.Linear(512, 512), nn.ReLU()) for _ in range(4)], [16, 512]
+        head = []
+    else:  # 370,816 parameters, 1.5 MB; much to compute for each parameter
+        sizes = [(3, 64, 1), (64, 128, 2), (128, 256, 2)]
+        layers = [nn.Sequential(nn.Conv2d(i, o, 3, padding=1, stride=s), nn.ReLU()) for i, o, s in sizes]
+        head, shape = [nn.AdaptiveAvgPool2d(1), nn.Flatten()], [8, 3, 32, 32]
+    if waits:
+        layers, shape = waiting(layers, WAITS[name]), [1, *shape[1:]]
+    return nn.Sequential(*layers, *head), shape
 
 
 class Trainer:
     """A model with a hook and a shape of the reduction."""
 
-    def __init__(self, model, hook, cap=None, lanes=-1):
+    def __init__(self, options, hook, cap=None, lanes=-1):
         import torch
 
         from gradwire.nn.parallel import DistributedDataParallel
 
         torch.manual_seed(1)
-        module, self.shape = make_model(model)
+        module, self.shape = make_model(options["model"], options["waits"])
         self.ddp = DistributedDataParallel(module, bucket_cap_mb=cap, lanes=lanes)
         self.ddp.register_comm_hook(*hook)
         self.optimizer = torch.optim.SGD(module.parameters(), lr=1e-4)
@@ -96,9 +135,13 @@ def longest(times):
 def in_turn(trainers):
     """The median step of each trainer, from several rounds."""
     times = {name: [] for name in trainers}
-    for _ in range(ROUNDS):
+    taken = rounds = 0
+    while rounds < ROUNDS[0] or (rounds < ROUNDS[1] and taken < ROUNDS_SECONDS):  # the same on all ranks
+        rounds += 1
         for name, trainer in trainers.items():
-            times[name] += longest(trainer.train(TURN))[1:]
+            steps = longest(trainer.train(TURN))
+            times[name] += steps[1:]
+            taken += sum(steps)
     return {name: statistics.median(own) for name, own in times.items()}
 
 
@@ -115,10 +158,10 @@ def search(options):
     combinations = [(hook, cap, lanes) for hook in hooks for cap in CAPS for lanes in LANES]
     steps, trainers = {}, {}
     for one in combinations:
-        trainers[one] = Trainer(options["model"], gradwire.hooks.make(one[0]), CAPS[one[1]], one[2])
+        trainers[one] = Trainer(options, gradwire.hooks.make(one[0]), CAPS[one[1]], one[2])
         steps[one] = statistics.median(longest(trainers[one].train(WARM + COUNTED))[WARM:])
     state, run = gradwire.hooks.auto(options["accuracy"])
-    auto = Trainer(options["model"], (state, run))
+    auto = Trainer(options, (state, run))
     auto.train(DECIDES)
     decided = state.choices[-1]["iteration"] if state.choices else 0
     best = sorted(combinations, key=steps.__getitem__)[:FINALISTS]
@@ -143,7 +186,7 @@ def follow(options):
     import gradwire
 
     state, run = gradwire.hooks.auto(options["accuracy"])
-    auto = Trainer(options["model"], (state, run))
+    auto = Trainer(options, (state, run))
     auto.train(DECIDES + 12)  # and some windows of watching
     out = []
     for rate in options["rates"]:
@@ -151,9 +194,10 @@ def follow(options):
         set_rate(rate)
         auto.train(FOLLOWS)
         made = state.choices[known:]
-        hook = [choice["iteration"] - changed for choice in made if choice["hook"] == state.current][:1]
+        hook = [choice["iteration"] - changed for choice in made
+                if choice["hook"] == state.current and not choice["shapes"]][:1]
         shape = [choice["iteration"] - changed for choice in made if choice["shapes"]][-1:]
-        hooks = {hook: Trainer(options["model"], gradwire.hooks.make(hook))
+        hooks = {hook: Trainer(options, gradwire.hooks.make(hook))
                  for hook in gradwire.hooks.auto_candidates(options["accuracy"])}
         medians = in_turn({**hooks, "auto": auto})
         fastest = min(hooks, key=medians.__getitem__)
@@ -193,6 +237,10 @@ class Hosts:
             raise SystemExit(f"skipped: {reason}")
         self.count, self.first = count, address_of(0)
         self.hosts = SwitchedHosts(count)
+        # The trainers take turns, so that the connections of each are idle for longer than in a job.
+        for host in range(count):
+            subprocess.run([*self.hosts.enter(host), "sh", "-c", "echo 0 > /proc/sys/net/ipv4/tcp_slow_start_after_idle"],
+                           check=True)
         for host in range(count) if rate != "none" else ():
             subprocess.run([*self.hosts.enter(host), *tbf("add", rate)], check=True)
 
@@ -229,14 +277,15 @@ def milliseconds(seconds):
 
 
 def table_of_search(options):
-    yield "| model | hosts | rate | plain | fastest of all | its step | `auto` took | after step | step with `auto` | of the fastest's | of plain's |"
-    yield "|---|---|---|---|---|---|---|---|---|---|---|"
+    yield "| model | hosts | computing | rate | plain | fastest of all | its step | `auto` took | after step | step with `auto` | of the fastest's | of plain's |"
+    yield "|---|---|---|---|---|---|---|---|---|---|---|---|"
     for count in options.hosts:
         for rate in options.rate:
             hosts = Hosts(count, rate)
             for model in options.model:
-                one = hosts.run({"model": model, "accuracy": options.accuracy})
-                yield (f"| {model} | {count} | {rate} | {milliseconds(one['plain'])} | {text_of(one['fastest'])} | "
+                waits = count > os.cpu_count()
+                one = hosts.run({"model": model, "accuracy": options.accuracy, "waits": waits})
+                yield (f"| {model} | {count} | {'waits' if waits else 'real'} | {rate} | {milliseconds(one['plain'])} | {text_of(one['fastest'])} | "
                        f"{milliseconds(one['best'])} | {text_of(one['choice'])} | {one['decided']} | "
                        f"{milliseconds(one['auto'])} | {one['auto'] / one['best']:.3f} | {one['auto'] / one['plain']:.3f} |")
             hosts.hosts.close()
@@ -248,7 +297,8 @@ def table_of_changes(options):
     yield "|---|---|---|---|---|---|---|---|---|---|"
     for model in options.model:
         hosts = Hosts(2, options.changes[0])
-        for one in hosts.run({"model": model, "accuracy": options.accuracy, "rates": options.changes[1:]}):
+        for one in hosts.run({"model": model, "accuracy": options.accuracy, "waits": 2 > os.cpu_count(),
+                              "rates": options.changes[1:]}):
             hook, shape = (f"{steps[0]} steps" if steps else "-" for steps in (one["hook"], one["shape"]))
             yield (f"| {model} | 2 | {one['rate']} | {text_of(one['before'])} | {text_of(one['after'])} | {hook} | {shape} | "
                    f"{milliseconds(one['auto'])} | {one['auto'] / one['best']:.3f} | {one['fastest']} |")
@@ -286,7 +336,12 @@ def main():
         lines.append(line)
 
     say(f"One rank on each host, all on one machine: {machine()}. Accuracy `{options.accuracy}`. Medians of "
-        f"{ROUNDS * (TURN - 1)} steps that were made in turn.")
+        f"{ROUNDS[0] * (TURN - 1)} to {ROUNDS[1] * (TURN - 1)} steps that were made in turn.")
+    if max(options.hosts) > os.cpu_count():
+        say("")
+        say("Where a host has no processor of its own, computing is imitated by waiting: layers wait for a timer, so that the "
+            "hosts share the processors for codecs and messages only. The waits of a step are "
+            + " and ".join(f"{seconds * 1e3:.0f} ms ({model})" for model, seconds in WAITS.items()) + ".")
     say("")
     for line in table_of_search(options) if options.rate else ():
         say(line)

@@ -84,17 +84,20 @@ class AutoHook : public CommHook {
 //      own. So no hook compresses before its warm-up is over, and its times are those of compressing.
 //   2. Each hook runs for a few steps. A hook that is far behind the best stops after one. Hooks that are near the best
 //      run again. The ranks take the first hook of the list whose cost is within `gain` of the best. With three hooks
-//      the decision falls within 33 steps; with six hooks, within 49. A warm-up of more than two steps comes on top.
+//      the decision falls within 29 steps; with six hooks, within 41. A warm-up of more than two steps comes on top.
 //   3. Where DDP can change the shape, shapes race with that hook: DDP's own buckets, buckets of 2 MiB, one bucket, and
-//      twice as many lanes. The decision falls within 17 more steps. (With one hook, within 37 steps in all.)
-//   4. From then on the hook watches the cost of its choice, over windows of three steps. When two windows in a row
-//      differ from the first window by more than 15 % of a step (a link has become slower, or faster), the hooks are
-//      measured again, in shorter turns: with three hooks, about 20 steps after the change the new choice is made. When
-//      that changes nothing, the next measurement waits longer. A change that makes only other hooks faster, and not
-//      the chosen one, is not seen. After the hooks, the shapes are measured again.
+//      twice as many lanes. The decision falls within 20 more steps. (With one hook, within 33 steps in all.)
+//   4. From then on the hook watches the cost of its choice, over windows of three steps. When a window differs from
+//   the
+//      first ones, and so do the two steps after it (a link has become slower, or faster), the hooks are measured
+//      again, in shorter turns: with three hooks, the new choice is made about 15 steps after the change. A difference
+//      is 6 % of a step or more; where windows vary, four times as much as they do, and 30 % at most. When the
+//      measurement changes nothing, the next one waits longer. A change that makes only other hooks faster, and not the
+//      chosen one, is not seen. After the hooks, the shapes are measured again, within 12 more steps.
 //
-// All ranks decide alike, because they decide from the same times: in each step of 1 to 3, and in each third step of 4,
-// they make one all-reduce of three numbers for each rank before the last bucket.
+// All ranks decide alike, because they decide from the same times: in each step of 1 to 3, and in each third step of 4
+// (in each step after a window that differs), they make one all-reduce of three numbers for each rank before the last
+// bucket.
 //
 // Each decision is logged at the level "info" (gradwire/base/log.h) on rank 0. A hook with a memory (int4, one_bit,
 // PowerSGD) begins with an empty memory in each of its turns; what its memory held at the end of a turn is lost.

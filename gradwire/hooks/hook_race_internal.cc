@@ -22,10 +22,13 @@ bool is_time(const StepTime& time) {
   return std::isfinite(time.cost) && std::isfinite(time.step) && time.cost >= 0 && time.step >= 0;
 }
 
+// Of two values the lower one: what disturbs one step makes it longer.
 double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>((values.size() - 1) / 2);
+  if (values.size() == 2) return std::min(values[0], values[1]);
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
   std::nth_element(values.begin(), middle, values.end());
-  return *middle;
+  if (values.size() % 2 == 1) return *middle;
+  return (*middle + *std::max_element(values.begin(), middle)) / 2;
 }
 
 // Reads numbers one after another. What is missing or out of range makes the reader invalid.
@@ -227,8 +230,9 @@ void HookRace::settle_on(std::size_t hook) {
   if (races_again && hook == before_) wait_ = std::clamp(4 * wait_, kFirstWait, kLongestWait);
   current_ = before_ = hook;
   phase_ = Phase::settled;
-  // Windows that differ from the race are a change in the midst of the race.
-  reference_ = is_time(measured(hook)) ? measured(hook) : StepTime{};
+  // Windows that differ from the race are a change in the midst of the race. The first steps of a job may differ
+  // anyhow.
+  reference_ = races_again && is_time(measured(hook)) ? measured(hook) : StepTime{};
   tolerance_ = std::max(tolerance_, rules_.change);
   in_window_ = quiet_ = calm_ = 0;
 }

@@ -3,10 +3,10 @@
 // The decision which of several hooks a training loop uses, from the times of steps.
 //
 // Each hook gets a turn of a few steps; the hooks that are near the best get a second, longer turn; then the race is
-// settled. While it is settled, the times of whole windows of steps are compared with those of the race and of the
-// first windows. When a window differs by more than windows usually do, and so do the two steps after it, the hooks
-// race again, in short turns. Another hook wins such a race only when it also beats the old choice in a closing turn:
-// else the times of the hooks are of different conditions.
+// settled. While it is settled, the times of whole windows of steps are compared with those of the first
+// windows, and of a race that was not the first. When a window differs by more than windows usually do, and so do the
+// two steps after it, the hooks race again, in short turns. Another hook wins such a race only when it also beats the
+// old choice in a closing turn: else the times of the hooks are of different conditions.
 //
 // Pure: no clock, no group, no hook. Members that are given the same times decide alike, and a copy that restore()
 // made goes on as the original does.
@@ -121,8 +121,7 @@ class HookRace {
   int calm_ = 0;                  // windows since the race was settled that did not differ
 };
 
-// The medians of the costs and of the steps; infinite for no times. Of an even number of times, the lower one of the
-// two in the middle: what disturbs a step makes it longer.
+// The medians of the costs and of the steps; infinite for no times, and the shorter one of two times.
 StepTime median_of(std::vector<StepTime> times);
 
 }  // namespace gradwire::internal
