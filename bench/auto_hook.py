@@ -13,7 +13,7 @@ one model on so many hosts at one rate:
    machine does beside them reaches all alike. The table holds medians of these steps.
 
 The second table has jobs in which the rate changes: how many steps "auto" takes to change its choice, and its step
-beside the steps of the hooks at the new rate. About twelve minutes on two processors. Nothing else should run.
+beside the steps of the hooks at the new rate. About nine minutes on two processors. Nothing else should run.
 
 Where there are more hosts than processors, the models compute little, and layers between theirs wait for the time that
 computing takes on a processor of one's own. So hosts share the processors for codecs and messages only.
@@ -285,7 +285,8 @@ def table_of_search(options):
             for model in options.model:
                 waits = count > os.cpu_count()
                 one = hosts.run({"model": model, "accuracy": options.accuracy, "waits": waits})
-                yield (f"| {model} | {count} | {'waits' if waits else 'real'} | {rate} | {milliseconds(one['plain'])} | {text_of(one['fastest'])} | "
+                yield (f"| {model} | {count} | {'waits' if waits else 'real'} | {rate} | {milliseconds(one['plain'])} | "
+                       f"{text_of(one['fastest'])} | "
                        f"{milliseconds(one['best'])} | {text_of(one['choice'])} | {one['decided']} | "
                        f"{milliseconds(one['auto'])} | {one['auto'] / one['best']:.3f} | {one['auto'] / one['plain']:.3f} |")
             hosts.hosts.close()
