@@ -66,12 +66,13 @@ void Elastic::Impl::do_taped_steps(Member& member, const Epoch& epoch,
       std::make_shared<internal::EpochStore>(internal::following_keys(store_, member.number()), throw_if_ended);
   const int size = static_cast<int>(epoch.members.size()) - 1;
   internal::Follower follower(
-      internal::group_of(epoch, size, keys, options_, observe::path_of_following(member.number())));
+      internal::group_of(epoch, size, keys, options_, observe::path_of_following(member.number())), state_);
   state_.keep_bucket_orders(follower.begin().orders);
   group_->move_to(std::make_shared<internal::MirrorGroup>(size - 1, size, follower.begin().traits));
   state_.enter_group();
   ElasticStep at{follower.begin().step, size - 1, size, epoch.number, /*follows=*/true};
-  // What DistributedDataParallel and the hooks agree on in the first steps of a group is agreed on here, with mirrors.
+  // What DistributedDataParallel and the hooks agree on in the first steps of a group is agreed on here, with mirrors,
+  // while the state is on its way.
   for (std::int64_t i = 0; i < internal::kSettledSteps; ++i) step(at);
   follower.take_state(state_);
   for (DdpCore* core : state_.cores()) core->module().zero_grad(true);

@@ -76,13 +76,14 @@ void FollowerGuides::forget_ended(membership::Member& member) {
   std::erase_if(guides_, [](const Guided& guided) {
     return guided.guide->has_ended() && (guided.is_given_up || !guided.guide->gave_up());
   });
-  if (guides_.empty() && traffic_ != nullptr) forget_tap();
+  if (guides_.empty() && expected_.empty() && traffic_ != nullptr) forget_tap();
 }
 
 // The memory is for those that are told of together. The others come after these have begun.
 void FollowerGuides::prepare_for_expected(membership::Member& member, const TrainingState& state, std::int64_t step) {
   if (std::any_of(expected_.begin(), expected_.end(), [](const Expected& expected) { return expected.is_told; }))
     return;
+  if (!expected_.empty()) tap_calls();
   for (Expected& expected : expected_) {
     if (snapshot_memory_ == nullptr) snapshot_memory_ = std::make_unique<SnapshotMemory>(state.all_tensors());
     if (!snapshot_memory_->is_ready()) return;
@@ -95,14 +96,8 @@ void FollowerGuides::guide(const membership::Member& member, const membership::E
                            const std::shared_ptr<const StateSnapshot>& snapshot, std::chrono::microseconds step_time) {
   membership::Epoch with_follower = member.epoch();
   with_follower.members.push_back(follower);
-  const bool is_last = group_->rank() == group_->size() - 1;
-  if (traffic_ == nullptr) {
-    if (is_last) recorder_ = std::make_shared<TapeRecorder>();
-    traffic_ = std::make_shared<TrafficWatch>(recorder_);
-    group_->set_tap(traffic_);
-  }
   std::shared_ptr<TapeReader> tape;
-  if (is_last) {
+  if (recorder_ != nullptr) {
     tape = std::make_shared<TapeReader>(snapshot->bytes + kTapeBytes, patience_until_state(snapshot->bytes, step_time));
     recorder_->add(tape);
   }
@@ -115,6 +110,14 @@ void FollowerGuides::guide(const membership::Member& member, const membership::E
   };
   const auto keys = std::make_shared<EpochStore>(following_keys(store_, follower.number), throw_if_gone);
   guides_.push_back({follower.number, std::make_unique<Guide>(make_group, keys, snapshot, std::move(tape), traffic_)});
+}
+
+// Before somebody follows, too: the recorder then sees which memory the first step on a tape will take.
+void FollowerGuides::tap_calls() {
+  if (traffic_ != nullptr) return;
+  if (group_->rank() == group_->size() - 1) recorder_ = std::make_shared<TapeRecorder>();
+  traffic_ = std::make_shared<TrafficWatch>(recorder_);
+  group_->set_tap(traffic_);
 }
 
 void FollowerGuides::begin_step(std::int64_t step) {

@@ -66,6 +66,7 @@ class FollowerGuides final {
   void prepare_for_expected(membership::Member& member, const TrainingState& state, std::int64_t step);
   void guide(const membership::Member& member, const membership::EpochMember& follower,
              const std::shared_ptr<const StateSnapshot>& snapshot, std::chrono::microseconds step_time);
+  void tap_calls();
   void forget_expected();
   void forget_tap();
 
@@ -77,8 +78,8 @@ class FollowerGuides final {
   std::vector<Expected> expected_;
   std::unique_ptr<SnapshotMemory> snapshot_memory_;  // for those; null while there are none
   std::vector<Guided> guides_;
-  std::shared_ptr<TrafficWatch> traffic_;   // of the steps; null while nobody follows
-  std::shared_ptr<TapeRecorder> recorder_;  // null while nobody follows, and on other ranks than the last
+  std::shared_ptr<TrafficWatch> traffic_;   // of the steps; null while nobody follows or will follow
+  std::shared_ptr<TapeRecorder> recorder_;  // the same, and null on other ranks than the last
 };
 
 }  // namespace gradwire::internal

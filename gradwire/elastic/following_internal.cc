@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "gradwire/base/error.h"
+#include "gradwire/base/interrupt.h"
 #include "gradwire/base/log.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/ddp/byte_exchange_internal.h"
@@ -37,6 +38,8 @@ constexpr int kFirst = 0;
 constexpr std::size_t kNewcomerHolds = std::size_t{64} << 20;
 // How often a member that has nothing to send looks whether the newcomer is gone.
 constexpr Milliseconds kLookForGone{1000};
+// How often a newcomer that waits for the state looks whether it is interrupted.
+constexpr Milliseconds kLookForInterrupt{50};
 
 at::Tensor tensor_of(const Head& head) {
   const std::array<std::int64_t, kHeadWords> words{head.kind,      head.step,  head.group,
@@ -207,10 +210,12 @@ bool Guide::send_tape(ProcessGroup& group) {
   }
 }
 
-Follower::Follower(std::shared_ptr<ProcessGroup> group)
+Follower::Follower(std::shared_ptr<ProcessGroup> group, const TrainingState& state)
     : group_(std::move(group)),
       guide_(group_->size() - 2),
-      begin_(following_begin_of(broadcast_bytes(*group_, "", kFirst))) {}
+      begin_(following_begin_of(broadcast_bytes(*group_, "", kFirst))),
+      thread_("elastic-follow", [this, source = std::make_shared<StateSource>(taker_of(state))] { receive(*source); }) {
+}
 
 Follower::~Follower() {
   player_->close();
@@ -220,14 +225,24 @@ Follower::~Follower() {
   if (!ended) group_->abort("the newcomer follows no longer");
 }
 
+bool Follower::has_state() const {
+  const MutexLock lock(mutex_);
+  return parcel_.has_value();
+}
+
 void Follower::take_state(TrainingState& state) {
-  TransferReport report;
-  const TransferRanks ranks = ranks_of(*group_);
-  const StateParcel parcel = transfer_state(*group_, source_of(state), ranks, &report);
-  log_transfer(report, ranks, "while the members trained");
+  MutexLock lock(mutex_);
+  while (!parcel_ && !error_) {
+    changed_.wait_for(lock, kLookForInterrupt);
+    lock.unlock();
+    throw_if_interrupted("following an elastic job");
+    lock.lock();
+  }
+  if (!parcel_) std::rethrow_exception(error_);
+  const StateParcel parcel = *std::exchange(parcel_, std::nullopt);
+  lock.unlock();
   take_over(state, parcel, begin_.hash);
   state.load_shared(begin_.shared);
-  thread_ = Thread("elastic-follow", [this] { receive(); });
 }
 
 std::int64_t Follower::members_step() const {
@@ -235,32 +250,51 @@ std::int64_t Follower::members_step() const {
   return members_step_;
 }
 
-void Follower::receive() {
+void Follower::receive(StateSource& source) {
   try {
-    for (bool more = true; more;) {
-      if (!player_->wait_for_room(kNewcomerHolds)) return;
-      at::Tensor words = at::empty({kHeadWords}, at::TensorOptions(at::kLong));
-      group_->recv({words}, guide_)->wait();
-      const Head head = head_of(words);
-      TapeEntry entry{.kind = static_cast<TapeEntry::Kind>(head.kind),
-                      .step = head.step,
-                      .group = head.group,
-                      .signature = head.signature};
-      if (head.bytes >= 0) entry.bytes = at::empty({head.bytes}, at::TensorOptions(at::kByte));
-      if (head.bytes > 0) recv_in_pieces(*group_, entry.bytes, guide_);
-      if (entry.kind == TapeEntry::Kind::gave_up) return player_->add(std::move(entry));
-      more = entry.kind != TapeEntry::Kind::end;
-      MutexLock lock(mutex_);
-      members_step_ = head.members_step;
-      lock.unlock();
-      if (!more) group_->barrier()->wait();
-      player_->add(std::move(entry));
-    }
-    const MutexLock lock(mutex_);
-    ended_ = true;
+    receive_state(source);
+    source = {};  // its memory is the parcel's
+    receive_tape();
   } catch (...) {
     player_->fail(std::current_exception());
+    const MutexLock lock(mutex_);
+    error_ = std::current_exception();
+    changed_.notify_all();
   }
+}
+
+void Follower::receive_state(const StateSource& source) {
+  TransferReport report;
+  const TransferRanks ranks = ranks_of(*group_);
+  StateParcel parcel = transfer_state(*group_, source, ranks, &report);
+  log_transfer(report, ranks, "while the members trained");
+  const MutexLock lock(mutex_);
+  parcel_ = std::move(parcel);
+  changed_.notify_all();
+}
+
+void Follower::receive_tape() {
+  for (bool more = true; more;) {
+    if (!player_->wait_for_room(kNewcomerHolds)) return;
+    at::Tensor words = at::empty({kHeadWords}, at::TensorOptions(at::kLong));
+    group_->recv({words}, guide_)->wait();
+    const Head head = head_of(words);
+    TapeEntry entry{.kind = static_cast<TapeEntry::Kind>(head.kind),
+                    .step = head.step,
+                    .group = head.group,
+                    .signature = head.signature};
+    if (head.bytes >= 0) entry.bytes = at::empty({head.bytes}, at::TensorOptions(at::kByte));
+    if (head.bytes > 0) recv_in_pieces(*group_, entry.bytes, guide_);
+    if (entry.kind == TapeEntry::Kind::gave_up) return player_->add(std::move(entry));
+    more = entry.kind != TapeEntry::Kind::end;
+    MutexLock lock(mutex_);
+    members_step_ = head.members_step;
+    lock.unlock();
+    if (!more) group_->barrier()->wait();
+    player_->add(std::move(entry));
+  }
+  const MutexLock lock(mutex_);
+  ended_ = true;
 }
 
 }  // namespace gradwire::internal

@@ -9,8 +9,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -102,31 +104,39 @@ struct FollowingBegin {
 // The newcomer's part.
 class Follower final {
  public:
-  // Collective with the guides.
-  explicit Follower(std::shared_ptr<ProcessGroup> group);
+  // Collective with the guides. From then on a thread receives the state at the boundary, and after that the tape.
+  // `state`, which tells what need not be sent, may change meanwhile.
+  Follower(std::shared_ptr<ProcessGroup> group, const TrainingState& state);
   // Aborts the group when the tape has not ended.
   ~Follower();
   Follower(const Follower&) = delete;
   Follower& operator=(const Follower&) = delete;
 
   const FollowingBegin& begin() const noexcept { return begin_; }
-  // Takes over the state at the boundary. Collective with the guides. From then on a thread receives the tape.
+  // Whether take_state() returns without waiting.
+  bool has_state() const GRADWIRE_EXCLUDES(mutex_);
+  // Waits for the state at the boundary, and takes it over. Throws what the group throws. Once.
   void take_state(TrainingState& state);
   const std::shared_ptr<TapePlayer>& player() const noexcept { return player_; }
   // The last step that the members had begun when they sent what has come.
   std::int64_t members_step() const GRADWIRE_EXCLUDES(mutex_);
 
  private:
-  void receive();
+  void receive(StateSource& source);
+  void receive_state(const StateSource& source) GRADWIRE_EXCLUDES(mutex_);
+  void receive_tape() GRADWIRE_EXCLUDES(mutex_);
 
   const std::shared_ptr<ProcessGroup> group_;
   const int guide_;  // the rank whose steps are on the tape
   FollowingBegin begin_;
   const std::shared_ptr<TapePlayer> player_ = std::make_shared<TapePlayer>();
   mutable Mutex mutex_;
+  ConditionVariable changed_;
+  std::optional<StateParcel> parcel_ GRADWIRE_GUARDED_BY(mutex_);  // until take_state()
+  std::exception_ptr error_ GRADWIRE_GUARDED_BY(mutex_);           // why there is none
   std::int64_t members_step_ GRADWIRE_GUARDED_BY(mutex_) = -1;
   bool ended_ GRADWIRE_GUARDED_BY(mutex_) = false;
-  Thread thread_;
+  Thread thread_;  // the last: it uses the others until it is joined
 };
 
 }  // namespace gradwire::internal

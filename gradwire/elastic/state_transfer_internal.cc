@@ -223,12 +223,17 @@ class Rest {
   std::vector<std::size_t> ends_;  // by part: of its rows
 };
 
-// A giver's tensors without gaps in their memory, and copies of a taker's own.
+std::vector<at::Tensor> copies_of(const std::vector<at::Tensor>& tensors) {
+  std::vector<at::Tensor> copies;
+  for (const at::Tensor& tensor : tensors) copies.push_back(tensor.detach().clone(at::MemoryFormat::Contiguous));
+  return copies;
+}
+
+// A giver's tensors without gaps in their memory, and what a taker may write to.
 std::vector<at::Tensor> dense_tensors(const StateSource& state, bool gives) {
+  if (!gives) return state.takes_in_place ? state.tensors : copies_of(state.tensors);
   std::vector<at::Tensor> dense;
-  for (const at::Tensor& tensor : state.tensors) {
-    dense.push_back(gives ? tensor.detach().contiguous() : tensor.detach().clone(at::MemoryFormat::Contiguous));
-  }
+  for (const at::Tensor& tensor : state.tensors) dense.push_back(tensor.detach().contiguous());
   return dense;
 }
 
@@ -284,6 +289,14 @@ StateSource source_of(const TrainingState& state) {
   return {.tensors = state.tensors(), .rest_parts = state.rest_parts(), .save_rest = [&state] {
             return state.save_rest();
           }};
+}
+
+StateSource taker_of(const TrainingState& state) {
+  const c10::NoGradGuard no_grad;
+  return {.tensors = copies_of(state.tensors()),
+          .rest_parts = state.rest_parts(),
+          .save_rest = nullptr,
+          .takes_in_place = true};
 }
 
 void take_over(TrainingState& state, const StateParcel& parcel, std::int64_t hash) {

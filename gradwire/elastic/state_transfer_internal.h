@@ -30,9 +30,12 @@ struct StateSource {
   std::vector<at::Tensor> tensors;                    // as TrainingState::tensors()
   std::size_t rest_parts = 0;                         // the same on all ranks
   std::function<std::vector<StatePart>()> save_rest;  // as TrainingState::save_rest(); called on givers
+  bool takes_in_place = false;                        // what a taker gets may be written to `tensors`
 };
 // The state as it is when it is given.
 StateSource source_of(const TrainingState& state);
+// For a taker whose state may change meanwhile: the state as it is now.
+StateSource taker_of(const TrainingState& state);
 
 // What a taker got.
 struct StateParcel {

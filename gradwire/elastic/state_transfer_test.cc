@@ -207,6 +207,31 @@ TEST(StateTransferTest, SeveralMembersTakeAtOnce) {
   });
 }
 
+// A newcomer that follows does steps while the state is on its way.
+TEST(StateTransferTest, ATakerMayChangeItsStateMeanwhile) {
+  for (const int size : {2, 3}) {
+    run_ranks({"threads"}, size, [&](int rank, std::shared_ptr<ProcessGroup> group) {
+      TransferRanks ranks{.givers = {}, .takers = {0}};
+      for (int giver = 1; giver < size; ++giver) ranks.givers.push_back(giver);
+      Holder holder(300, 2, 1, "the rest");
+      const torch::NoGradGuard no_grad;
+      if (rank != 0) holder.net->twisted.fill_(5);
+      const internal::StateSource source =
+          rank == 0 ? internal::taker_of(holder.state) : internal::source_of(holder.state);
+      if (rank == 0) {
+        for (at::Tensor& parameter : holder.net->parameters()) parameter.fill_(9);
+      }
+      const StateParcel parcel = internal::transfer_state(*group, source, ranks);
+      if (rank != 0) return;
+      Holder expected(300, 2, 1, "");
+      expected.net->twisted.fill_(5);
+      for (std::size_t i = 0; i < parcel.tensors.size(); ++i)
+        EXPECT_TRUE(parcel.tensors[i].equal(expected.state.tensors()[i].detach())) << "tensor " << i;
+      for (const at::Tensor& parameter : holder.net->parameters()) EXPECT_TRUE(parameter.eq(9).all().item<bool>());
+    });
+  }
+}
+
 // A giver that is lost in the middle ends the transfer with an error of the group, and nothing has changed.
 TEST(StateTransferTest, AGiverThatIsLostEndsTheTransfer) {
   run_ranks({"threads"}, 3, [&](int rank, std::shared_ptr<ProcessGroup> group) {

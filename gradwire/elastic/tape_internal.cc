@@ -285,6 +285,7 @@ std::shared_ptr<Work> TapeRecorder::call(int group, GroupCall& call,
                                          const std::function<std::shared_ptr<Work>()>& make) {
   MutexLock lock(mutex_);
   if (!in_step_ || readers_.empty()) {
+    if (in_step_ && !is_message(call)) memory_->expect(total_bytes(written_by(call)));
     lock.unlock();
     return make();
   }

@@ -13,6 +13,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gradwire/base/deadline.h"
@@ -100,6 +101,10 @@ class TapeReader final {
 // give up. Thread-safe; begin_step(), end_step() and add() are for one thread.
 class TapeRecorder final : public CallTap {
  public:
+  // `memory`: for the entries. Without a reader, it is told what a step would take.
+  explicit TapeRecorder(std::shared_ptr<TapeMemory> memory = std::make_shared<TapeMemory>())
+      : memory_(std::move(memory)) {}
+
   // Records from the next step on.
   void add(std::shared_ptr<TapeReader> reader) GRADWIRE_EXCLUDES(mutex_);
   // Calls count as those of `step` until end_step(); other calls are not recorded.
@@ -112,7 +117,7 @@ class TapeRecorder final : public CallTap {
   friend class RecordedCall;
   using Slots = std::vector<std::pair<std::shared_ptr<TapeReader>, std::shared_ptr<TapeReader::Slot>>>;
 
-  const std::shared_ptr<TapeMemory> memory_ = std::make_shared<TapeMemory>();
+  const std::shared_ptr<TapeMemory> memory_;
   Mutex mutex_;
   std::vector<std::shared_ptr<TapeReader>> readers_ GRADWIRE_GUARDED_BY(mutex_);
   bool in_step_ GRADWIRE_GUARDED_BY(mutex_) = false;

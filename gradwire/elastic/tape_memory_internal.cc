@@ -33,10 +33,8 @@ at::Tensor TapeMemory::take(std::size_t bytes) {
   const auto size = static_cast<std::int64_t>(bytes);
   if (bytes < kLeastBytes) return at::empty({size}, at::TensorOptions(at::kByte));
   MutexLock lock(mutex_);
-  Shelf& shelf = shelves_[bytes];
-  shelf.step = step_;
+  Shelf& shelf = note(bytes);
   Mapping block;
-  shelf.wanted = std::max(shelf.wanted, ++shelf.taken);
   if (!shelf.ready.empty()) {
     block = std::move(shelf.ready.back());
     shelf.ready.pop_back();
@@ -51,6 +49,19 @@ at::Tensor TapeMemory::take(std::size_t bytes) {
         self.reset();
       },
       at::TensorOptions(at::kByte));
+}
+
+void TapeMemory::expect(std::size_t bytes) {
+  if (bytes < kLeastBytes) return;
+  const MutexLock lock(mutex_);
+  note(bytes);
+}
+
+TapeMemory::Shelf& TapeMemory::note(std::size_t bytes) {
+  Shelf& shelf = shelves_[bytes];
+  shelf.step = step_;
+  shelf.wanted = std::max(shelf.wanted, ++shelf.taken);
+  return shelf;
 }
 
 void TapeMemory::begin_step() {
@@ -86,6 +97,7 @@ void TapeMemory::give_back(Mapping block) noexcept {
 }
 
 void TapeMemory::make_ready() noexcept {
+  let_other_threads_go_first();
   MutexLock lock(mutex_);
   while (!stops_) {
     const auto shelf =

@@ -32,6 +32,8 @@ class TapeMemory final : public std::enable_shared_from_this<TapeMemory> {
   // A row of so many bytes with any values: in memory that is ready where there is some, else in fresh memory. When the
   // last tensor over the row is gone, the memory serves again.
   at::Tensor take(std::size_t bytes) GRADWIRE_EXCLUDES(mutex_);
+  // The steps will take such a row where this one might have: makes memory ready as if it had.
+  void expect(std::size_t bytes) GRADWIRE_EXCLUDES(mutex_);
   // Another step begins. Memory of sizes that the last two steps did not take is given back to the system,
   // and the thread makes ready what the steps took and what did not come back.
   void begin_step() GRADWIRE_EXCLUDES(mutex_);
@@ -48,6 +50,7 @@ class TapeMemory final : public std::enable_shared_from_this<TapeMemory> {
     std::int64_t step = 0;  // that took one last
   };
 
+  Shelf& note(std::size_t bytes) GRADWIRE_REQUIRES(mutex_);
   void make_ready() noexcept GRADWIRE_EXCLUDES(mutex_);
   void give_back(Mapping block) noexcept GRADWIRE_EXCLUDES(mutex_);
 

@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,6 +15,8 @@
 #include <set>
 #include <thread>
 #include <vector>
+
+#include "gradwire/elastic/ready_pages_internal.h"
 
 namespace gradwire::tape_memory_test {
 namespace {
@@ -49,6 +52,26 @@ TEST(TapeMemoryTest, WhatAStepTookIsReadyForTheNextOne) {
   }
   for (std::size_t i = 0; i < rows.size(); ++i)
     EXPECT_TRUE(rows[i].eq(static_cast<int>(i)).all().item<bool>()) << "row " << i << " has memory of its own";
+}
+
+TEST(TapeMemoryTest, WhatIsExpectedIsReadyForTheNextStep) {
+  const auto memory = std::make_shared<TapeMemory>();
+  for (int i = 0; i < 2; ++i) memory->expect(kBytes);
+  memory->expect(3);
+  memory->begin_step();
+  wait_for_ready(*memory, 2 * kBytes);
+  for (int i = 0; i < 2; ++i) EXPECT_TRUE(is_resident(memory->take(kBytes)));
+}
+
+TEST(TapeMemoryTest, AThreadThatLetsOthersGoFirstLowersItsOwnPriorityAlone) {
+  const int before = ::getpriority(PRIO_PROCESS, 0);
+  int lowered = before;
+  std::thread([&] {
+    internal::let_other_threads_go_first();
+    lowered = ::getpriority(PRIO_PROCESS, 0);
+  }).join();
+  EXPECT_EQ(lowered, std::max(before, 10));
+  EXPECT_EQ(::getpriority(PRIO_PROCESS, 0), before);
 }
 
 TEST(TapeMemoryTest, MemoryOfRowsThatAreGoneServesAgain) {

@@ -26,6 +26,7 @@ namespace {
 
 using internal::MirrorGroup;
 using internal::TapeEntry;
+using internal::TapeMemory;
 using internal::TapePlayer;
 using internal::TapeReader;
 using internal::TapeRecorder;
@@ -363,6 +364,28 @@ class Recording {
   const std::shared_ptr<TapeRecorder> recorder_ = std::make_shared<TapeRecorder>();
   std::int64_t next_ = 0;
 };
+
+// So the first step of a newcomer's tape finds memory that was written to.
+TEST(TapeTest, MemoryIsReadyForTheFirstStepOnTheTape) {
+  const auto memory = std::make_shared<TapeMemory>();
+  TapeRecorder recorder(memory);
+  const at::Tensor large = at::ones({2 << 20});
+  Tensors tensors{large, large};
+  GroupCall call = AllReduceCall{tensors, {}};
+  recorder.begin_step(0);
+  recorder.call(0, call, [&] { return completed_work(tensors); })->wait();
+  recorder.end_step();
+  recorder.begin_step(1);
+  while (memory->ready_bytes() != 2 * large.nbytes()) std::this_thread::yield();
+  recorder.end_step();
+  const auto reader = std::make_shared<TapeReader>(kNoLimit);
+  recorder.add(reader);
+  recorder.begin_step(2);
+  recorder.call(0, call, [&] { return completed_work(tensors); })->wait();
+  EXPECT_EQ(memory->ready_bytes(), 0U);
+  EXPECT_EQ(reader->next().kind, TapeEntry::Kind::step);
+  EXPECT_TRUE(reader->next().bytes.view(at::kFloat).eq(1).all().item<bool>());
+}
 
 // The limit leaves room for five steps, besides.
 TEST(TapeTest, AReaderThatIsTooFarBehindGivesUp) {
