@@ -309,16 +309,17 @@ TEST_F(NodesTest, AnInterruptionOfOneNodeEndsAll) {
   }
 }
 
-// The launcher's stderr is a pipe that is full, and nobody reads.
+// The launcher's stderr is a pipe that is full, and nobody reads. dd writes until nothing goes in any more, whatever
+// the size of the pipe.
 TEST_F(NodesTest, ANodeWhoseStderrNobodyReadsIsInterruptedAllTheSame) {
   const std::string gate = scratch("gate");
   ASSERT_EQ(::mkfifo(gate.c_str(), 0600), 0);
   std::string command = GRADWIRE_RUN_PROGRAM;
   for (const std::string& word : node(0, 2, "true")) command += concat(" ", word);
-  start_program(
-      {"/bin/sh", "-c",
-       concat("{ head -c 65536 /dev/zero >&2; ", command, " & echo $! > ", scratch("launcher"), "; wait $!; echo $? > ",
-              scratch("code"), "; } 2>&1 | { read line < ", gate, "; cat > /dev/null; }")});
+  start_program({"/bin/sh", "-c",
+                 concat("{ dd if=/dev/zero of=/dev/fd/3 bs=4096 oflag=nonblock 3>&2 2> /dev/null; ", command,
+                        " & echo $! > ", scratch("launcher"), "; wait $!; echo $? > ", scratch("code"),
+                        "; } 2>&1 | { read line < ", gate, "; cat > /dev/null; }")});
   const pid_t launcher = wait_for_number(scratch("launcher"));
   wait_for_place(0);
   ::kill(launcher, SIGTERM);
