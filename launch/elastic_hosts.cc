@@ -36,7 +36,8 @@ constexpr Milliseconds kLeaveTime{3000};
 // How long the hosts have to leave once the job has ended; less with a short heartbeat timeout.
 constexpr Milliseconds kHostsLeaveTime{10000};
 constexpr const char* kVersionKey = "job/version";
-constexpr const char* kIdKey = "job/id";               // set before the version, as the next
+constexpr const char* kIdKey = "job/id";               // set before the version, as the next two
+constexpr const char* kRunKey = "job/run";             // another text each time that the job is started
 constexpr const char* kNextRankKey = "job/next_rank";  // the number that the next rank of a host gets that joins
 
 std::string address_of(const NodeOptions& node) { return membership::job_address(node.host, node.port); }
@@ -78,8 +79,13 @@ std::shared_ptr<Store> connect(const NodeOptions& node, const std::string& secre
 
 ElasticServer::ElasticServer(const NodeOptions& node, const std::string& secret, int next_rank,
                              const std::map<std::string, std::string>& contents)
-    : node_(node), store_(serve(node, secret, contents)), job_id_(job_id_or_random(node.job_id)), hosts_(store_) {
+    : node_(node),
+      store_(serve(node, secret, contents)),
+      job_id_(job_id_or_random(node.job_id)),
+      run_id_(random_job_id()),
+      hosts_(store_) {
   store_->set(kIdKey, job_id_);
+  store_->set(kRunKey, run_id_);
   store_->set(kNextRankKey, std::to_string(next_rank));
   store_->set(kVersionKey, GRADWIRE_VERSION);
 }
@@ -120,6 +126,7 @@ JoinedHost::JoinedHost(const NodeOptions& node, const std::string& secret, int r
     refuse(concat("the job at ", address_of(node), " is '", job_id_, "', and this host was started with --job-id ",
                   node.job_id));
   }
+  run_id_ = store_->get(kRunKey);
   first_rank_ = static_cast<int>(store_->add(kNextRankKey, ranks)) - ranks;
   watch_ = std::make_unique<membership::HostWatch>(store_);
   thread_ = Thread("elastic-host", [this] { run(); });

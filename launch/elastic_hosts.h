@@ -33,6 +33,8 @@ class ElasticServer final {
   const std::shared_ptr<Store>& store() const noexcept { return store_; }
   // The value of GRADWIRE_JOB_ID on all hosts: that of `node`, else a random one.
   const std::string& job_id() const noexcept { return job_id_; }
+  // The value of GRADWIRE_RUN_ID on all hosts.
+  const std::string& run_id() const noexcept { return run_id_; }
   // What other hosts --join: "HOST:PORT".
   std::string address() const;
   // Where the members find the store: the value of GRADWIRE_ELASTIC.
@@ -49,6 +51,7 @@ class ElasticServer final {
   const NodeOptions& node_;
   std::shared_ptr<Store> store_;
   const std::string job_id_;
+  const std::string run_id_;
   membership::HostList hosts_;
 };
 
@@ -65,8 +68,9 @@ class JoinedHost final {
   JoinedHost& operator=(const JoinedHost&) = delete;
 
   std::string place() const;
-  // ElasticServer::job_id().
+  // ElasticServer::job_id() and run_id().
   const std::string& job_id() const noexcept { return job_id_; }
+  const std::string& run_id() const noexcept { return run_id_; }
   // The number of this host's first rank: the ranks of all launchers of the job have numbers of their own.
   int first_rank() const noexcept { return first_rank_; }
   // The name of this host in the job: the value of GRADWIRE_ELASTIC_HOST.
@@ -98,6 +102,7 @@ class JoinedHost final {
   const NodeOptions& node_;
   std::shared_ptr<Store> store_;
   std::string job_id_;
+  std::string run_id_;
   int first_rank_ = 0;
   std::unique_ptr<membership::HostWatch> watch_;
   std::string why_dropped_;  // leave() sets it

@@ -66,6 +66,17 @@ TEST_F(JoinedHostTest, AHostTakesTheJobsIdAndRefusesAnother) {
   }
 }
 
+TEST_F(JoinedHostTest, TwoRunsOfAJobWithOneIdAreToldApart) {
+  EXPECT_EQ(host_->run_id(), server_->run_id());
+  NodeOptions named;
+  named.host = "127.0.0.1";
+  named.port = find_free_port(PortScope::loopback);
+  named.job_id = server_->job_id();
+  const ElasticServer again(named, "", 3);
+  EXPECT_EQ(again.job_id(), server_->job_id());
+  EXPECT_NE(again.run_id(), server_->run_id());
+}
+
 TEST_F(JoinedHostTest, TheRanksOfAllHostsHaveNumbersOfTheirOwn) {
   EXPECT_EQ(host_->first_rank(), 3) << "the server said so";
   const JoinedHost second(node_, "", 4, signals_);

@@ -74,6 +74,7 @@ JobVariables environment_of(const Options& options, int first_rank, const std::s
   job.first_rank = first_rank;
   job.world = first_rank + options.ranks;
   job.job_id = job_id_or_random(options.node.job_id);
+  job.run_id = random_job_id();
   job.rendezvous = folder.store_file(0);
   job.master_port = master_port_or_free(options.node.master_port);
   if (!secret.empty()) job.secret_file = folder.keep_secret(secret);
@@ -150,6 +151,7 @@ int run_elastic(const Options& options, const std::string& secret, SignalQueue& 
     server = std::make_unique<ElasticServer>(options.node, secret, /*next_rank=*/options.ranks);
     job.elastic = server->place();
     job.job_id = server->job_id();
+    job.run_id = server->run_id();
     elastic.has_hosts = [&] { return server->has_hosts(); };
     say_unless_it_waits(concat("other hosts join with: gradwire-run --join ", server->address(), " -n N PROGRAM"));
   }
@@ -187,6 +189,7 @@ int run_joined(const Options& options, const std::string& secret, SignalQueue& s
   JobVariables job = environment_of(options, host.first_rank(), secret, folder);
   job.elastic = host.place();
   job.job_id = host.job_id();
+  job.run_id = host.run_id();
   job.elastic_host = host.name();
   JobView view{.names = {}, .alarm_fd = host.alarm_fd(), .job_end = job_end};
   view.elastic.emplace();

@@ -118,7 +118,7 @@ RankTable rank_from(const json& line) {
   RankTable table;
   table.rank = line.at("rank");
   table.world = line.at("world");
-  table.job = line.value("job", "");  // the first files of this version lack the field, as some others do
+  table.run = line.value("run", "");  // the first files of this version lack the field, as some others do
   table.pid = line.at("pid");
   table.started = line.value("started", std::int64_t{0});
   table.wall_offset = line.at("wall_offset");
@@ -176,7 +176,7 @@ std::string flight_lines(const RankTable& table) {
        {"version", kFlightLines},
        {"rank", table.rank},
        {"world", table.world},
-       {"job", table.job},
+       {"run", table.run},
        {"pid", table.pid},
        {"started", table.started},
        {"wall_offset", table.wall_offset},
@@ -241,7 +241,7 @@ std::vector<RankTable> read_flight_folder(const std::string& folder) {
   std::vector<RankTable> tables;
   std::filesystem::file_time_type newest;
   int world = -1;  // of the newest, as the next
-  std::string job;
+  std::string run;
   std::error_code error;
   for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
     const std::string name = entry.path().filename().string();
@@ -260,7 +260,7 @@ std::vector<RankTable> read_flight_folder(const std::string& folder) {
     if (const auto written = entry.last_write_time(); tables.size() == 1 || written > newest) {
       newest = written;
       world = tables.back().world;
-      job = tables.back().job;
+      run = tables.back().run;
     }
   }
   if (error) throw LaunchError(kUsageExit, concat("cannot read the folder '", folder, "': ", error.message()));
@@ -268,7 +268,7 @@ std::vector<RankTable> read_flight_folder(const std::string& folder) {
     throw LaunchError(kUsageExit, concat("the folder '", folder, "' holds no records of a flight recorder"));
   // The folder may hold records of an earlier job with more ranks. Launchers of one elastic job know different numbers.
   std::erase_if(tables, [&](const RankTable& table) {
-    return world > 0 && table.rank >= world && (job.empty() || table.job != job);
+    return world > 0 && table.rank >= world && (run.empty() || table.run != run);
   });
   std::sort(tables.begin(), tables.end(), [](const RankTable& a, const RankTable& b) { return a.rank < b.rank; });
   return tables;

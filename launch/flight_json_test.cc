@@ -38,7 +38,7 @@ RankTable full_table(int rank) {
   RankTable table;
   table.rank = rank;
   table.world = 12;
-  table.job = "job-7";
+  table.run = "run-7";
   table.pid = 77;
   table.started = 90;
   table.wall_offset = -5;
@@ -73,7 +73,7 @@ RankTable full_table(int rank) {
 
 void expect_same(const RankTable& a, const RankTable& b) {
   EXPECT_EQ(flight_lines(a), flight_lines(b));
-  EXPECT_EQ(a.job, b.job);
+  EXPECT_EQ(a.run, b.run);
   EXPECT_EQ(a.started, b.started);
   ASSERT_EQ(a.groups.size(), b.groups.size());
   const CallRow& left = a.groups[0].calls.at(0);
@@ -120,12 +120,12 @@ TEST(FlightJson, DamagedLinesAreRefusedWithTheirPlace) {
 TEST(FlightJson, RanksThatTheLastJobDidNotHaveAreLeftOut) {
   std::string folder = (std::filesystem::temp_directory_path() / "gradwire-flight-XXXXXX").string();
   ASSERT_NE(::mkdtemp(folder.data()), nullptr);
-  const auto tables_of_job = [](int world, const std::string& job) {
+  const auto tables_of_job = [](int world, const std::string& run) {
     std::vector<RankTable> tables;
     for (int rank = 0; rank < world; ++rank) {
       tables.push_back(full_table(rank));
       tables.back().world = world;
-      tables.back().job = job;
+      tables.back().run = run;
     }
     return tables;
   };

@@ -57,7 +57,7 @@ FlightWatch::FlightWatch(const Options& options, const JobVariables& job, EpochL
     : options_(options),
       first_rank_(job.first_rank),
       world_(job.world),
-      job_id_(job.job_id),
+      run_id_(job.run_id),
       kills_before_(out_of_memory_kills()),
       files_(environment("GRADWIRE_FLIGHT_RECORDER") == "off" ? 0 : options.ranks),
       looks_(static_cast<std::size_t>(options.ranks)),
@@ -84,7 +84,7 @@ std::vector<RankTable> FlightWatch::tables() const {
     // A rank is known by its number also before its first call.
     tables.back().rank = first_rank_ + rank;
     tables.back().world = world_;
-    tables.back().job = job_id_;
+    tables.back().run = run_id_;
     const Looks& looks = looks_[static_cast<std::size_t>(rank)];
     if (looks.now) add_look(tables.back().process, *looks.now, looks.before);
   }
@@ -97,7 +97,7 @@ std::vector<RankTable> FlightWatch::earlier() const {
     for (RankTable& table : files_.read_earlier(rank)) {
       table.rank = first_rank_ + rank;
       table.world = world_;
-      table.job = job_id_;
+      table.run = run_id_;
       all.push_back(std::move(table));
     }
   }
@@ -128,7 +128,7 @@ FlightRecords FlightWatch::records(std::vector<RankTable> tables, const std::vec
     RankTable of_present;
     of_present.rank = table.rank;
     of_present.world = table.world;
-    of_present.job = table.job;
+    of_present.run = table.run;
     of_present.process = std::exchange(table.process, {});
     if (!options_.flight_folder.empty()) all.earlier.push_back(std::move(table));
     table = std::move(of_present);

@@ -31,8 +31,8 @@ namespace gradwire::launch {
 // lines; nothing is returned where there is nothing to say.
 class FlightWatch {
  public:
-  // `options` outlives the object. Of `job`, the numbers of the ranks and the id count. `epochs`: of an elastic job;
-  // null for any other job.
+  // `options` outlives the object. Of `job`, the numbers of the ranks and the id of the run count. `epochs`: of an
+  // elastic job; null for any other job.
   FlightWatch(const Options& options, const JobVariables& job, EpochLookup epochs = nullptr);
 
   // The values of GRADWIRE_FLIGHT_RECORDER for the ranks, as JobVariables takes them.
@@ -112,7 +112,7 @@ class FlightWatch {
   const Options& options_;
   const int first_rank_;
   const int world_;
-  const std::string job_id_;
+  const std::string run_id_;
   const long kills_before_;
   FlightFiles files_;
   std::vector<Looks> looks_;

@@ -82,6 +82,7 @@ int run_alone(const Options& options, SignalQueue& signals, RendezvousFolder& fo
   JobVariables job;
   job.world = options.ranks;
   job.job_id = job_id_or_random(options.node.job_id);
+  job.run_id = random_job_id();
   JobView view{.names = {.world = options.ranks}, .job_end = job_deadline(options)};
   auto live = live_watch(options, folder, job);
   if (live) view.live = &*live;

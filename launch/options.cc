@@ -235,6 +235,7 @@ std::pair<std::string, std::string> read_assignment(const std::string& text) {
                                     "GROUP_WORLD_SIZE",
                                     "GRADWIRE_RENDEZVOUS",
                                     "GRADWIRE_JOB_ID",
+                                    "GRADWIRE_RUN_ID",
                                     "GRADWIRE_ATTEMPT",
                                     "GRADWIRE_ELASTIC",
                                     "GRADWIRE_ELASTIC_HOST",

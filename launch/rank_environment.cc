@@ -57,6 +57,9 @@ std::vector<std::string> rank_environment(const JobVariables& job, int local_ran
   environment.set("MASTER_PORT", job.master_port);
   environment.set("GRADWIRE_RENDEZVOUS", job.rendezvous);
   environment.set("GRADWIRE_JOB_ID", job.job_id);
+  // A launcher that a rank starts inherits that of the rank, as it inherits those of an elastic job.
+  environment.remove("GRADWIRE_RUN_ID");
+  if (!job.run_id.empty()) environment.set("GRADWIRE_RUN_ID", job.run_id);
   environment.set("GRADWIRE_ATTEMPT", job.attempt);
   // A launcher that a rank of an elastic job starts inherits those of that job.
   environment.remove("GRADWIRE_ELASTIC");

@@ -19,7 +19,8 @@ struct JobVariables {
   int nodes = 1;
   int attempt = 0;           // counts the restarts of the job
   std::string rendezvous;    // a file for the ranks' store, or a method of init_process_group()
-  std::string job_id;        // unique to the job
+  std::string job_id;        // GRADWIRE_JOB_ID: what the user names the job
+  std::string run_id;        // GRADWIRE_RUN_ID: another one each time that the job is started; empty: not set
   std::string elastic;       // --elastic: the store of members and coordinator (GRADWIRE_ELASTIC); else empty
   std::string elastic_host;  // --join: the name of this host in the job; else empty
   std::string master_address = "127.0.0.1";

@@ -78,6 +78,15 @@ TEST(RankEnvironment, ARankBelongsToNoElasticJobButItsOwn) {
   EXPECT_EQ(values(rank_environment(job, 0, inherited), "GRADWIRE_ELASTIC_HOST"), Values{});
 }
 
+TEST(RankEnvironment, ARankHasTheRunOfItsLauncherOrNone) {
+  const char* inherited[] = {"GRADWIRE_RUN_ID=outer", nullptr};
+  using Values = std::vector<std::string>;
+  JobVariables job;
+  EXPECT_EQ(values(rank_environment(job, 0, inherited), "GRADWIRE_RUN_ID"), Values{});
+  job.run_id = "own";
+  EXPECT_EQ(values(rank_environment(job, 0, inherited), "GRADWIRE_RUN_ID"), Values{"own"});
+}
+
 TEST(RankEnvironment, JobIdsDiffer) { EXPECT_NE(random_job_id(), random_job_id()); }
 
 }  // namespace

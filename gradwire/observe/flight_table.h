@@ -104,7 +104,7 @@ bool ended_badly(const ProcessView& process) noexcept;
 struct RankTable {
   int rank = -1;         // among all ranks of the job; -1: not known
   int world = -1;        // how many ranks the job has
-  std::string job = {};  // GRADWIRE_JOB_ID, as the launcher has it; empty: not known
+  std::string run = {};  // GRADWIRE_RUN_ID, as the launcher has it; empty: not known
   int pid = 0;
   std::int64_t started = 0;      // when the recorder was made, in nanoseconds of CLOCK_MONOTONIC
   std::int64_t wall_offset = 0;  // a wall clock time is a monotonic one plus this, in nanoseconds

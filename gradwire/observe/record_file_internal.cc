@@ -112,8 +112,8 @@ std::optional<pid_t> writer_of(const std::string& path) {
   return lock.l_pid;
 }
 
-std::uint64_t hash_of_job() {
-  const auto id = environment("GRADWIRE_JOB_ID");
+std::uint64_t hash_of_run() {
+  const auto id = environment("GRADWIRE_RUN_ID");
   return id ? stable_hash(*id) : 0;
 }
 
@@ -152,7 +152,7 @@ std::unique_ptr<RecordFile> RecordFile::make(const std::string& folder, int rank
   set(file.monotonic, time_of(CLOCK_MONOTONIC));
   set(file.wall, time_of(CLOCK_REALTIME));
   set(file.steps_per_row, std::uint64_t{1});
-  set(file.job, hash_of_job());
+  set(file.run, hash_of_run());
   set_text(file.program, command_line());
   std::array<char, 64> host{};
   if (::gethostname(host.data(), host.size() - 1) == 0) set_text(file.host, host.data());

@@ -100,7 +100,7 @@ struct File {
   Word table;          // the table that holds the course: 0 or 1
   Word rows;           // its rows
   Word steps_per_row;  // the last row may hold fewer
-  Word job;            // stable_hash() of GRADWIRE_JOB_ID; 0: not known
+  Word run;            // stable_hash() of GRADWIRE_RUN_ID; 0: not known
   Sums totals;
   Text<64> host;
   Text<192> program;

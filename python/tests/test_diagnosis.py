@@ -54,6 +54,21 @@ def test_the_diagnosis_names_the_rank_and_the_line(tmp_path):
     assert all(line.startswith("train.py:") for line in lines), lines
 
 
+def test_ranks_of_an_earlier_run_with_the_same_job_id_are_left_out(tmp_path):
+    program = tmp_path / "train.py"
+    program.write_text(PROGRAM)
+    records = tmp_path / "records"
+    for ranks in (3, 2):
+        command = [str(BUILD / "bin" / "gradwire-run"), "-n", str(ranks), "--job-id", "night", "--flight-dir", str(records),
+                   sys.executable, str(program)]  # fmt: skip
+        job = subprocess.run(command, capture_output=True, text=True, timeout=GUARD, check=False)
+        assert job.returncode == 1
+        again = tmp_path / f"of-{ranks}"
+        diagnose = [str(BUILD / "bin" / "gradwire-diagnose"), str(records), "--write", str(again)]
+        assert subprocess.run(diagnose, capture_output=True, timeout=GUARD, check=False).returncode == 1
+        assert len(list(again.iterdir())) == ranks
+
+
 THROUGH_TORCH = """
 import os
 import torch

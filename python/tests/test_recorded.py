@@ -26,13 +26,13 @@ RANKS = 3
 STEPS = 12
 
 
-def record(folder, name, *options, steps=STEPS):
+def record(folder, name, *options, steps=STEPS, ranks=RANKS, launch=()):
     """A short run whose ranks record; returns the folder of the record and the lines of --json."""
     target, lines = folder / name, folder / f"{name}.jsonl"
     text = folder / "text"
     text.write_text("".join(f"{i} green bottles hang on wall number {i % 7}.\n" for i in range(400)))
     done = subprocess.run(
-        [BUILD / "bin" / "gradwire-run", "-n", str(RANKS), "--record", target, BUILD / "bin" / "char_lm", "--text", text,
+        [BUILD / "bin" / "gradwire-run", "-n", str(ranks), *launch, "--record", target, BUILD / "bin" / "char_lm", "--text", text,
          "--layers", "1", "--width", "32", "--heads", "2", "--context", "16", "--batch", str(4 * RANKS), "--threads", "1",
          "--generate", "0", "--eval-batches", "1", "--log-every", "1", "--bucket-cap-mb", "0.01", "--steps", str(steps),
          "--json", lines, *options],
@@ -105,6 +105,19 @@ class Recorded(ReportTest):
         self.assertEqual(shown, expected)
         self.assertEqual(len(page.one(id="last-step").all(class_="gantt-track")), RANKS)
 
+    def test_steps_per_second_count_what_lies_between_steps(self):
+        folder = self.folder / "pauses"
+        folder.mkdir()
+        for number in range(RANKS):
+            whole = bytearray((self.target / f"rank-{number}.record").read_bytes())
+            begin = struct.unpack_from("<Q", whole, 128 + 16)[0]
+            struct.pack_into("<Q", whole, 128 + 24, begin + 8 * 10**9)  # the last step ends 8 s after the first one began
+            (folder / f"rank-{number}.record").write_bytes(whole)
+        heads, *rows = self.page(folder).one(id="job").all("tr")
+        column = [cell.words() for cell in heads.all("th")].index("steps/s")
+        for row in rows:
+            self.assertEqual((row.all("th") + row.all("td"))[column].words(), f"{STEPS / 8:.2f}")
+
     def test_trace_keeps_the_rules_of_its_format(self):
         file = self.folder / "trace.json"
         done = command(self.target, "-o", self.folder / "page.html", "--trace", file)
@@ -167,6 +180,11 @@ class Recorded(ReportTest):
                 struct.pack_into("<Q", whole, 120, 77)
             (mixed / f"rank-{number}.record").write_bytes(whole)
         self.assertEqual([rank.rank for rank in recorded.read_folder(str(mixed))], [0, 1])
+
+    def test_files_of_an_earlier_larger_run_with_the_same_job_id_are_left_out(self):
+        for ranks in (RANKS, RANKS - 1):
+            target, _ = record(self.folder, "night", steps=1, ranks=ranks, launch=("--job-id", "night"))
+            self.assertEqual(len(recorded.read_folder(str(target))), ranks)
 
     def test_ranks_of_a_host_that_joined_the_job_are_shown_also_where_a_process_of_the_first_host_is_the_newest(self):
         shared = self.folder / "shared"
@@ -398,8 +416,8 @@ class LastCalls(ReportTest):
         self.target = self.folder / self.id()
         self.target.mkdir()
 
-    def write_rank(self, number, process, *calls, job="", version=1):
-        lines = [{"type": "rank", "version": version, "rank": number, "world": 2, "job": job, "wall_offset": 10**18,
+    def write_rank(self, number, process, *calls, run="", version=1):
+        lines = [{"type": "rank", "version": version, "rank": number, "world": 2, "run": run, "wall_offset": 10**18,
                   "process": process},
                  {"type": "group", "path": "default"}]
         for begin, end, outcome in calls:
@@ -433,7 +451,7 @@ class LastCalls(ReportTest):
 
     def test_ranks_of_a_host_that_joined_the_job_are_shown(self):
         for number in range(3):
-            self.write_rank(number, {"state": "T"}, (10**6, 2 * 10**6, "good"), job="one")
+            self.write_rank(number, {"state": "T"}, (10**6, 2 * 10**6, "good"), run="one")
         os.utime(self.target / "rank-2.jsonl", (1, 1))  # the launcher of rank 0 knows of two ranks
         labels = [label.words() for label in self.page(self.target).one("section", id="calls").all(class_="gantt-label")]
         self.assertEqual(labels[1:], ["rank 0: stopped", "rank 1: stopped", "rank 2: stopped"])

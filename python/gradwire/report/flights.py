@@ -31,7 +31,7 @@ class FlightRank:
     rank: int
     world: int
     state: str  # what the launcher saw of the process, in words
-    job: str  # empty: not known
+    run: str  # tells the runs of jobs apart; empty: not known
     calls: list[FlightCall] = field(default_factory=list)  # in their order
 
 
@@ -74,8 +74,8 @@ def read_flight_rank(file: str) -> FlightRank:
             if line.count_at("version") != VERSION:
                 raise line.fail("another version of gradwire wrote it; make the report with that one")
             offset = line.number_at("wall_offset") * 1e-9
-            state, job = state_of(line.fields.get("process")), str(line.fields.get("job", ""))
-            rank = FlightRank(int(line.number_at("rank")), int(line.number_at("world")), state, job)
+            state, run = state_of(line.fields.get("process")), str(line.fields.get("run", ""))
+            rank = FlightRank(int(line.number_at("rank")), int(line.number_at("world")), state, run)
         elif kind == "call":
             if rank is None:
                 raise line.fail("it is a call, and no line before it says whose")
@@ -93,7 +93,7 @@ def read_flight_folder(folder: str) -> list[FlightRank]:
     # The folder may hold records of an earlier job with more ranks. Launchers of one elastic job know different numbers.
     if ranks and ranks[-1].world > 0:
         newest = ranks[-1]
-        ranks = [rank for rank in ranks if rank.rank < newest.world or newest.job and rank.job == newest.job]
+        ranks = [rank for rank in ranks if rank.rank < newest.world or newest.run and rank.run == newest.run]
     return sorted(ranks, key=lambda rank: rank.rank)
 
 
@@ -102,6 +102,6 @@ def last_calls(ranks: Sequence[FlightRank], many: int) -> list[FlightRank]:
     begins = [rank.calls[-many:][0].called for rank in ranks if rank.calls]
     since = max(begins, default=0.0)
     return [
-        FlightRank(rank.rank, rank.world, rank.state, rank.job, [call for call in rank.calls if call.called >= since])
+        FlightRank(rank.rank, rank.world, rank.state, rank.run, [call for call in rank.calls if call.called >= since])
         for rank in ranks
     ]

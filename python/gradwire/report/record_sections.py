@@ -21,7 +21,7 @@ from .text import count_of, human_bytes, human_seconds, plain
 SHOWN_RANKS = COLOURS  # in charts that have a curve or a part for each rank
 SHOWN_STEPS = 4
 SLOW = 1.1  # so many times the median's computing is named
-CLOCKS_DIFFER = 60.0  # seconds, of two hosts at most
+CLOCKS_DIFFER = 60.0  # seconds, of two hosts at most, as in a diagnosis
 PHASES = (("forward", "forward"), ("backward", "backward"), ("wait", "waiting for buckets"), ("optimizer", "rest"))
 
 
@@ -54,7 +54,9 @@ def mean(total: float, row: Row) -> str:
 
 def facts_of(rank: RankRecord) -> list[str]:
     total = rank.total
-    rate = f"{total.steps / total.whole:.2f}" if total.whole else "-"
+    # As gradwire-run --watch has it: what lies between steps counts.
+    seconds = total.end - total.begin
+    rate = f"{total.steps / seconds:.2f}" if total.steps and seconds > 0 else "-"
     loss = "-" if total.loss is None else f"{total.loss:.4f}" if math.isfinite(total.loss) else "not finite"
     return [
         f"rank {rank.rank}", rank.host, str(total.steps), rate, loss, mean(total.forward, total),

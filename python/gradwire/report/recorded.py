@@ -103,7 +103,7 @@ class RankRecord:
     total: Row
     course: list[Row]
     hooks: list[str]
-    job: int  # tells jobs apart; 0: not known
+    run: int  # tells the runs of jobs apart; 0: not known
     events: list[Event] = field(default_factory=list)  # in the order in which they ended
     choices: list[Choice] = field(default_factory=list)  # in their order
 
@@ -260,4 +260,4 @@ def read_folder(folder: str) -> list[RankRecord]:
     records = sorted((read_record(str(file)) for file in begun), key=lambda record: record.rank)
     # A job before, with more ranks, may have left files in the folder. Launchers of one elastic job know different numbers.
     newest = max(records, key=lambda record: record.opened)
-    return [record for record in records if record.rank < newest.world or newest.job and record.job == newest.job]
+    return [record for record in records if record.rank < newest.world or newest.run and record.run == newest.run]
