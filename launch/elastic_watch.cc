@@ -29,8 +29,7 @@ void ElasticWatch::start() {
                   .stdout_fd = STDERR_FILENO,
                   .stderr_fd = STDERR_FILENO,
                   .signal_mask = signals_.original_mask()};
-  coordinator_ = start_rank(start);
-  deaths_.add(kCoordinator, coordinator_.pidfd.get());
+  coordinator_ = start_rank(start, [&](int pidfd) { deaths_.add(kCoordinator, pidfd); });
 }
 
 void ElasticWatch::stop() noexcept {

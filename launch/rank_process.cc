@@ -77,7 +77,7 @@ StartFailure become_rank(const RankStart& start, pid_t launcher, char* const* ar
 
 }  // namespace
 
-RankProcess start_rank(const RankStart& start) {
+RankProcess start_rank(const RankStart& start, const std::function<void(int pidfd)>& watch) {
   const auto argv = pointers_to(start.command);
   const auto envp = pointers_to(start.environment);
   int ends[2];
@@ -85,11 +85,20 @@ RankProcess start_rank(const RankStart& start) {
   if (::pipe2(ends, O_CLOEXEC) != 0) throw_errno(concat("cannot make a pipe to start rank ", start.rank));
   const UniqueFd reader(ends[0]);
   UniqueFd writer(ends[1]);
+  // The child waits until the launcher closes its end.
+  int gate[2];
+  if (::pipe2(gate, O_CLOEXEC) != 0) throw_errno(concat("cannot make a pipe to start rank ", start.rank));
+  const UniqueFd closed_gate(gate[0]);
+  UniqueFd opener(gate[1]);
   const pid_t launcher = ::getpid();
   const std::int64_t started = std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
   const pid_t pid = ::fork();
   if (pid < 0) throw_errno(concat("cannot start a process for rank ", start.rank));
   if (pid == 0) {
+    opener.reset();
+    char byte = 0;
+    while (::read(closed_gate.get(), &byte, 1) < 0 && errno == EINTR) {
+    }
     const StartFailure failure = become_rank(start, launcher, argv.data(), envp.data());
     [[maybe_unused]] const auto written = ::write(writer.get(), &failure, sizeof(failure));
     ::_exit(kNotFoundExit);
@@ -97,7 +106,15 @@ RankProcess start_rank(const RankStart& start) {
   writer.reset();
   // Not glibc's pidfd_open(): Debian 12's header does not declare it for C++.
   UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
-  const int pidfd_error = errno;
+  try {
+    if (!pidfd) throw_errno(concat("cannot watch rank ", start.rank, " (pidfd_open needs Linux 5.3 or later)"));
+    watch(pidfd.get());
+  } catch (...) {
+    ::kill(pid, SIGKILL);
+    reap(pid);
+    throw;
+  }
+  opener.reset();
   StartFailure failure{};
   ssize_t count = 0;
   while ((count = ::read(reader.get(), &failure, sizeof(failure))) < 0 && errno == EINTR) {
@@ -105,13 +122,6 @@ RankProcess start_rank(const RankStart& start) {
   if (count == sizeof(failure)) {
     reap(pid);
     throw_start_failure(start, failure);
-  }
-  if (!pidfd) {
-    ::kill(-pid, SIGKILL);
-    reap(pid);
-    throw LaunchError(kLaunchFailedExit,
-                      concat("cannot watch rank ", start.rank,
-                             " (pidfd_open needs Linux 5.3 or later): ", std::strerror(pidfd_error)));
   }
   return {pid, std::move(pidfd), started};
 }

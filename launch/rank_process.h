@@ -7,6 +7,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -56,9 +57,11 @@ struct RankProcess {
   std::int64_t started = 0;  // as RunningRank::started
 };
 
-// Starts a rank, and returns when execve has succeeded. The kernel kills the rank when the calling thread dies. Throws
-// LaunchError: program not found (127), not executable (126), or the kernel refused something.
-RankProcess start_rank(const RankStart& start);
+// Starts a rank, and returns when execve has succeeded. `watch` gets the pidfd before the program begins to run, so
+// that it misses no death. The kernel kills the rank when the calling thread dies. Throws LaunchError: program not
+// found (127), not executable (126), or the kernel refused something; and what `watch` throws. There is no process
+// then.
+RankProcess start_rank(const RankStart& start, const std::function<void(int pidfd)>& watch);
 
 // Reaps a process that has ended.
 ProcessEnd reap(pid_t pid) noexcept;

@@ -66,15 +66,7 @@ RankProcess RankSet::start_one(int rank) {
                   .stdout_fd = output.out.get(),
                   .stderr_fd = output.err.get(),
                   .signal_mask = signals_.original_mask()};
-  RankProcess process = start_rank(start);
-  try {
-    deaths_.add(rank, process.pidfd.get());
-  } catch (...) {
-    ::kill(-process.pid, SIGKILL);  // nobody would see its end
-    reap(process.pid);
-    throw;
-  }
-  return process;
+  return start_rank(start, [&](int pidfd) { deaths_.add(rank, pidfd); });
 }
 
 ProcessEnd RankSet::reap_rank(int rank) noexcept {
