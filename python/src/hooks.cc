@@ -39,8 +39,19 @@ std::optional<HeldObject> method_of(const py::object& object, const char* name) 
   return HeldObject(std::move(method));
 }
 
+// With tensors that share no memory with those of `state`, on the CPU.
+HookState copy_of(const HookState& state) {
+  HookState out;
+  for (const auto& [key, value] : state) {
+    out.emplace(key, value.isTensor() ? value.toTensor().detach().to(at::kCPU, /*non_blocking=*/false, /*copy=*/true)
+                                      : value.deepcopy());
+  }
+  return out;
+}
+
 // A callable (state, bucket) that returns a torch.futures.Future, or the tensor itself. The state may have the methods
-// revert_unused() and end_iteration() of a CommHook.
+// revert_unused() and end_iteration() of a CommHook, and state_dict() together with load_state_dict(). A state_dict() in
+// Python usually returns the tensors that it goes on with, so that both ways copy.
 class PythonHook final : public CommHook {
  public:
   PythonHook(py::object state, py::object callable, HookTraits traits)
@@ -48,7 +59,9 @@ class PythonHook final : public CommHook {
         state_(state),
         callable_(std::move(callable)),
         revert_unused_(method_of(state, "revert_unused")),
-        end_iteration_(method_of(state, "end_iteration")) {}
+        end_iteration_(method_of(state, "end_iteration")),
+        state_dict_(method_of(state, "state_dict")),
+        load_state_dict_(method_of(state, "load_state_dict")) {}
 
   Future run(GradBucket& bucket) override {
     return in_python([&] {
@@ -63,12 +76,29 @@ class PythonHook final : public CommHook {
   void end_iteration() override {
     if (end_iteration_) in_python([&] { end_iteration_->get()(); });
   }
+  HookState state_dict() const override {
+    if (!has_state()) return CommHook::state_dict();
+    return in_python([&] {
+      const py::object state = state_dict_->get()();
+      if (!py::isinstance<py::dict>(state))
+        throw InvalidArgument(concat("state_dict() of the hook '", traits().name, "' returned no dict."));
+      return copy_of(hook_state_from(state));
+    });
+  }
+  void load_state_dict(const HookState& state) override {
+    if (!has_state()) return CommHook::load_state_dict(state);
+    in_python([&] { load_state_dict_->get()(dict_of(copy_of(state))); });
+  }
 
  private:
+  bool has_state() const noexcept { return state_dict_ && load_state_dict_; }
+
   const HeldObject state_;
   const HeldObject callable_;
   const std::optional<HeldObject> revert_unused_;
   const std::optional<HeldObject> end_iteration_;
+  const std::optional<HeldObject> state_dict_;
+  const std::optional<HeldObject> load_state_dict_;
 };
 
 HookPtr make_python_hook(py::object state, py::object callable, const std::string& name, bool parallel_safe,

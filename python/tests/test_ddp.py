@@ -366,6 +366,58 @@ def test_a_python_hook_that_remembers_loses_nothing_of_unused_parameters(ranks, 
     ranks.all_well(SIZE, body)
 
 
+class Saved(Rest):
+    """Returns the tensors that it goes on with, as a module's state_dict() does."""
+
+    def state_dict(self) -> dict[str, typing.Any]:
+        return {"steps": len(self.calls), **{f"local/rest/{name}": rest for name, rest in self.rest.items()}}
+
+    def load_state_dict(self, state: dict[str, typing.Any]) -> None:
+        self.calls = ["loaded"] * state["steps"]
+        self.rest = {key.removeprefix("local/rest/"): rest for key, rest in state.items() if key != "steps"}
+
+
+def test_the_state_of_a_python_hook_is_kept_and_brought_back(ranks):
+    def body(group):
+        ddp = DistributedDataParallel(make_model(), process_group=group)
+        state = Saved()
+        ddp.register_comm_hook(state, add_up)
+        hook = ddp._hook
+        gradients(ddp, group, steps=2)
+        kept = hook.state_dict()
+        assert kept["steps"] == 2
+        before = {name: rest.clone() for name, rest in state.rest.items()}
+        for _ in range(2):  # as often as a step of an elastic job fails
+            gradients(ddp, group, steps=1)
+            assert not torch.equal(state.rest["0.weight"], before["0.weight"])
+            hook.load_state_dict(kept)
+            assert state.calls == ["loaded"] * 2
+            assert all(torch.equal(state.rest[name], before[name]) for name in before)
+
+    ranks.all_well(SIZE, body)
+
+
+def add_up(state: Saved, bucket: dist.GradBucket) -> torch.Tensor:
+    dist.all_reduce(bucket.buffer(), group=bucket.group)
+    for name, gradient in zip(bucket.parameter_names(), bucket.gradients(), strict=True):
+        state.rest.setdefault(name, torch.zeros_like(gradient)).add_(gradient)
+    return bucket.buffer().div_(bucket.divisor)
+
+
+def test_a_state_dict_of_a_hook_that_is_no_dict_is_refused(ranks):
+    class List(Saved):
+        def state_dict(self):
+            return [1]
+
+    def body(group):
+        ddp = DistributedDataParallel(make_model(), process_group=group)
+        ddp.register_comm_hook(List(), add_up)
+        with pytest.raises(dist.InvalidArgument, match="returned no dict"):
+            ddp._hook.state_dict()
+
+    ranks.all_well(1, body)
+
+
 @pytest.mark.parametrize("method", ["revert_unused", "end_iteration"])
 def test_an_exception_of_a_method_of_a_hooks_state_is_raised_by_backward(ranks, method):
     class Fails(Rest):

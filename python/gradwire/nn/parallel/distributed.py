@@ -439,6 +439,11 @@ class DistributedDataParallel(Module, Joinable):
         rank used these parameters, so their averages are not applied, and .grad stays as it was. Each was in
         bucket.absent() on this rank. The state brings its memory of them back to what it was before the iteration, or
         what the hook delivered of them is lost. end_iteration(): all gradients are in place.
+
+        With state_dict() and load_state_dict(dict), the state goes where that of a hook of gradwire.hooks goes: a step of
+        an elastic job that is done again begins with the state before it, and members that come get the state. The dict
+        has str keys, and tensors, numbers, bools, strings and lists of these. Values whose keys begin with 'local/' are
+        this rank's own, and are tensors of a floating-point type; all others are the same on all ranks.
         """
         native = native_hook(state, hook)
         self._core.register_comm_hook(native)
