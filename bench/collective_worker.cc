@@ -25,11 +25,12 @@ class CollectiveSubject {
     part_ = at::zeros({numel / group_->size()});
     parts_ = whole_.tensor_split(group_->size());
     run_ = calls_.at(what.variant);
+    offers_a_part_ = what.variant == "all_gather" || what.variant == "gather";
   }
   // What a call reads was written by its owner since the last call, as in a training.
   void refill() {
     whole_.zero_();
-    part_.zero_();
+    if (offers_a_part_) part_.zero_();
   }
   void barrier() { group_->barrier(blocking<BarrierOptions>())->wait(); }
   void run() { run_()->wait(); }
@@ -67,6 +68,7 @@ class CollectiveSubject {
   at::Tensor part_;
   Tensors parts_;
   Call run_;
+  bool offers_a_part_ = false;  // the call reads `part_`, not `whole_`
   const std::map<std::string, Call> calls_{
       {"all_reduce", [this] { return group_->all_reduce({whole_}, blocking<AllReduceOptions>()); }},
       {"broadcast", [this] { return group_->broadcast({whole_}, rooted<BroadcastOptions>(last_)); }},

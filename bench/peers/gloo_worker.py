@@ -27,10 +27,12 @@ class Collective(protocol.Subject):
         self.part = torch.zeros(numel // self.world, dtype=self.dtype)
         self.parts = list(self.whole.chunk(self.world)) if what.variant in ("gather", "scatter") else []
         self.run = getattr(self, what.variant)
+        self.offers_a_part = what.variant in ("all_gather", "gather")
 
     def refill(self):
         self.whole.zero_()
-        self.part.zero_()
+        if self.offers_a_part:
+            self.part.zero_()
 
     def barrier(self):
         dist.barrier()

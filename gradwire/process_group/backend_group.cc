@@ -113,14 +113,14 @@ Pointers<SliceOf> slices(Pointer* begin, std::span<const std::int64_t> splits, s
 
 }  // namespace
 
-// A call that waits keeps its body and its outputs where they are: on the stack.
+// A call that waits keeps its body where it is: on the stack.
 template <class CallBody>
 std::shared_ptr<Work> BackendGroup::collective(const char* operation, const CollectiveOptions& options, Outputs outputs,
                                                CallBody body) {
   if (options.async) return post(operation, options, std::move(outputs), std::move(body));
   const std::shared_ptr<Channel> channel = this->channel(operation);
   const CallOptions call = call_options(options, when_called());
-  const auto run_body = [&] { body(*channel, call, outputs); };
+  const auto run_body = [&](const Outputs& given) { body(*channel, call, given); };
   // A reference to the lambda fits into a std::function; the lambda itself would be allocated.
   auto work = calls_.run(std::move(outputs), std::ref(run_body), [this] { abort(kInterrupted); });
   if (work == nullptr) fail_shut_down(operation);
@@ -361,8 +361,14 @@ std::shared_ptr<Work> BackendGroup::run(RecvAnySourceCall& given) {
 }
 
 std::shared_ptr<Work> BackendGroup::do_call(GroupCall& call) {
-  const auto make = [this](GroupCall& one) { return std::visit([this](auto& given) { return run(given); }, one); };
-  if (!is_on_device(call)) return make(call);
+  const auto run_one = [this](GroupCall& one) { return std::visit([this](auto& given) { return run(given); }, one); };
+  if (!is_on_device(call)) return run_one(call);
+  // The limit of a piece begins when its copy is there: the device may have other work before that.
+  const auto make = [&](GroupCall& one) {
+    const CallLabel* const label = LabelledCall::current();
+    const LabelledCall piece(label == nullptr ? CallLabel() : label->from_now());
+    return run_one(one);
+  };
   if (!in_place_) return staged_call(call, make);
   const CollectiveOptions* const options = options_of(call);
   return staged_call(call, make, [this, options](const c10::Stream& stream) {

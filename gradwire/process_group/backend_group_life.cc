@@ -119,9 +119,8 @@ CallOptions BackendGroup::call_options(const CollectiveOptions& options, Deadlin
 std::shared_ptr<Work> BackendGroup::post(const char* operation, const CollectiveOptions& options, Outputs outputs,
                                          Body body) {
   const auto start = outputs.bytes() <= kSmallCall ? Executor::Start::soon : Executor::Start::now;
-  // Copies of the outputs' handles: the body may have ended before the future is given its value.
-  auto run_body = [channel = channel(operation), call = call_options(options, when_called()), body = std::move(body),
-                   outputs] { body(*channel, call, outputs); };
+  auto run_body = [channel = channel(operation), call = call_options(options, when_called()),
+                   body = std::move(body)](const Outputs& given) { body(*channel, call, given); };
   auto work = calls_.post(operation, std::move(outputs), std::move(run_body), shared_from_this(), start);
   if (work == nullptr) fail_shut_down(operation);
   return work;

@@ -15,14 +15,10 @@ GRADWIRE_STATIC_THREAD_LOCAL const LabelledCall* innermost_labelled = nullptr;
 
 }  // namespace
 
-std::string CallLabel::name() const {
+std::string CallLabel::words() const {
   if (operation_ == nullptr) return "a call";
   const std::string recorded = flight_.name();
-  return recorded.empty() ? operation_ : recorded;
-}
-
-std::string CallLabel::words() const {
-  return operation_ == nullptr ? name() : concat(name(), " on rank ", rank_, " of ", size_);
+  return concat(recorded.empty() ? operation_ : recorded, " on rank ", rank_, " of ", size_);
 }
 
 LabelledCall::LabelledCall(const CallLabel& label) noexcept
@@ -36,7 +32,7 @@ const CallLabel* LabelledCall::current() noexcept {
 
 Deadline::Clock::time_point when_called() noexcept {
   const CallLabel* const label = LabelledCall::current();
-  return label == nullptr ? Deadline::Clock::now() : label->called();
+  return label == nullptr || !*label ? Deadline::Clock::now() : label->called();
 }
 
 LabelledWork::LabelledWork(const CallLabel& otherwise) noexcept

@@ -21,13 +21,18 @@ class CallLabel {
       : operation_(operation), rank_(rank), size_(size), flight_(flight), called_(called) {}
 
   explicit operator bool() const noexcept { return operation_ != nullptr; }
-  // "all_reduce (call 17 of group default)". Without the number and the group where the flight recorder is off, and
-  // after 256 further calls of the group. "a call" for a default object.
-  std::string name() const;
-  // name(), and "on rank 0 of 2".
+  // "all_reduce (call 17 of group default) on rank 0 of 2". Without the number and the group where the flight recorder
+  // is off, and after 256 further calls of the group. "a call" for a default object.
   std::string words() const;
   observe::FlightCall flight() const noexcept { return flight_; }
   Deadline::Clock::time_point called() const noexcept { return called_; }
+  const char* operation() const noexcept { return operation_; }
+  // The same call, as if it were made now: for a part of the call whose time limit begins now.
+  CallLabel from_now() const noexcept {
+    CallLabel label = *this;
+    label.called_ = Deadline::Clock::now();
+    return label;
+  }
 
  private:
   const char* operation_ = nullptr;

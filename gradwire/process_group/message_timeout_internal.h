@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "gradwire/base/thread_local.h"
 #include "gradwire/process_group/process_group.h"
 
 namespace gradwire::internal {
@@ -23,7 +24,7 @@ class MessageTimeout final {
 
  private:
   const std::optional<Milliseconds> outer_;
-  static inline thread_local std::optional<Milliseconds> current_;
+  GRADWIRE_STATIC_THREAD_LOCAL static inline std::optional<Milliseconds> current_;
 };
 
 }  // namespace gradwire::internal

@@ -25,7 +25,8 @@ namespace gradwire::internal {
 namespace {
 
 // The error of `body`, which names the call as `flight` does.
-std::exception_ptr error_of(const OrderedCalls::Body& body, const observe::FlightCall& flight) noexcept {
+template <class Body>
+std::exception_ptr error_of(const observe::FlightCall& flight, const Body& body) noexcept {
   const CallName name([](const void* call) { return static_cast<const observe::FlightCall*>(call)->name(); }, &flight);
   try {
     body();
@@ -123,11 +124,11 @@ void throw_interrupted_shutdown(const ProcessGroup& group) {
 OrderedCalls::OrderedCalls(std::string thread_name)
     : under_way_(std::make_shared<std::atomic<int>>(0)), executor_(std::move(thread_name)) {}
 
-std::shared_ptr<Work> OrderedCalls::run(Outputs&& outputs, const Body& body, const Abort& abort) {
+std::shared_ptr<Work> OrderedCalls::run(Outputs outputs, const Body& body, const Abort& abort) {
   const observe::FlightCall flight = observe::take_call();
   std::exception_ptr error;
   bool interrupted = false;
-  const auto task = [&] { error = error_of(body, flight); };
+  const auto task = [&] { error = error_of(flight, [&] { body(outputs); }); };
   // A reference, which fits into a std::function without an allocation.
   if (!executor_.run(std::ref(task), noting(abort, interrupted))) return nullptr;
   if (interrupted) error = interruption();
@@ -144,7 +145,7 @@ std::shared_ptr<Work> OrderedCalls::post(const char* operation, Outputs outputs,
        flight = observe::take_call(), caller = CallersState()]() mutable {
         caller.run([&] {
           flight.started();
-          const std::exception_ptr error = error_of(body, flight);
+          const std::exception_ptr error = error_of(flight, [&] { body(outputs); });
           flight.ended(error);
           body = nullptr;
           // Before waiters go on: one of them may let the group go, which must not find this call under way.
@@ -161,10 +162,10 @@ std::shared_ptr<Work> OrderedCalls::post(const char* operation, Outputs outputs,
   return std::make_shared<PostedWork>(std::move(future), std::move(*place), std::move(owner));
 }
 
-bool OrderedCalls::in_turn(const Body& body, const Abort& abort) {
+bool OrderedCalls::in_turn(const std::function<void()>& body, const Abort& abort) {
   std::exception_ptr error;
   bool interrupted = false;
-  if (!executor_.run([&] { error = error_of(body, {}); }, noting(abort, interrupted))) return false;
+  if (!executor_.run([&] { error = error_of({}, body); }, noting(abort, interrupted))) return false;
   if (interrupted) error = interruption();
   if (error) std::rethrow_exception(error);
   return true;

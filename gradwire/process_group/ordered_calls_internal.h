@@ -21,22 +21,22 @@ constexpr const char* kInterrupted = "interrupted on this rank";
 [[noreturn]] void throw_interrupted_shutdown(const ProcessGroup& group);
 
 // Makes Works from the bodies of a group's calls. A body blocks until this rank's part is done, and throws when that
-// fails. Bodies run in the order of the calls of run(), post() and in_turn(), on the thread that Executor chooses.
+// fails. A body is given the call's outputs. Bodies run in the order of the calls of run(), post() and in_turn(), on
+// the thread that Executor chooses.
 //
 // Thread-safe. Works hold no reference to this object.
 class OrderedCalls {
  public:
-  using Body = std::function<void()>;
+  using Body = std::function<void(const Outputs& outputs)>;
   // Ends the group's calls with errors, soon.
   using Abort = std::function<void()>;
 
   explicit OrderedCalls(std::string thread_name);
 
   // Runs `body` in its turn. Returns a Work that has ended, with `outputs` or with the body's error; null when closed.
-  // The outputs are taken when the body has run, so the body may refer to them.
   // When the thread is interrupted (gradwire/base/interrupt.h) while it waits for its turn, calls `abort`, and the
   // error is an AbortedError.
-  std::shared_ptr<Work> run(Outputs&& outputs, const Body& body, const Abort& abort);
+  std::shared_ptr<Work> run(Outputs outputs, const Body& body, const Abort& abort);
 
   // Hands `body` to the worker, which runs it with the caller's ThreadLocalState; a thread that waits for the Work may
   // run it instead. Returns a Work of `outputs` that
@@ -46,7 +46,7 @@ class OrderedCalls {
 
   // Runs `body` in its turn, and throws what the body throws. Returns false when closed. An interruption is as in
   // run().
-  bool in_turn(const Body& body, const Abort& abort);
+  bool in_turn(const std::function<void()>& body, const Abort& abort);
 
   // Whether a posted body has not ended.
   bool under_way() const noexcept { return under_way_->load() > 0; }

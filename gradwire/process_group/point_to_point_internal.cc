@@ -14,6 +14,7 @@
 #include "gradwire/process_group/completed_future_internal.h"
 #include "gradwire/process_group/parked_threads_internal.h"
 #include "gradwire/process_group/tensor_memory_internal.h"
+#include "gradwire/process_group/validate_internal.h"
 
 namespace gradwire::internal {
 namespace {
@@ -24,16 +25,19 @@ constexpr std::chrono::microseconds kLongestPause{2000};
 }  // namespace
 
 struct PointToPointWork::State {
-  State(const CallLabel& its_label, bool does_receive, Messages&& its_messages, Deadline its_deadline,
-        std::shared_ptr<Channel>&& its_channel)
+  State(const CallLabel& its_label, std::weak_ptr<const ProcessGroup> its_group, bool does_receive,
+        Messages&& its_messages, Deadline its_deadline, std::shared_ptr<Channel>&& its_channel)
       : label(its_label),
+        group(std::move(its_group)),
         receives(does_receive),
         deadline(its_deadline),
         channel(std::move(its_channel)),
-        messages(std::move(its_messages)) {}
+        messages(std::move(its_messages)) {
+    observe::take_call();  // the record ends with this
+  }
 
-  const observe::FlightCall flight = observe::take_call();
   const CallLabel label;
+  const std::weak_ptr<const ProcessGroup> group;
   const bool receives;
   const Deadline deadline;
 
@@ -80,6 +84,18 @@ struct PointToPointWork::State {
     return true;
   }
 
+  // "rank 0 of group 'default' (shm): recv"; as the label says where the group has gone.
+  std::string what() const {
+    const std::shared_ptr<const ProcessGroup> alive = group.lock();
+    return alive == nullptr || !label ? label.words() : concat(name_group(*alive), ": ", label.operation());
+  }
+
+  // "recv (group default)": the engine that moves the messages does not know the group.
+  std::string name() const {
+    const std::string recorded = label.flight().name();
+    return recorded.empty() ? what() : recorded;
+  }
+
   // Waits for the messages, until their deadline.
   void finish() {
     int from = -1;
@@ -91,15 +107,15 @@ struct PointToPointWork::State {
         from = status.source;
         const std::size_t expected = message.memory.nbytes();
         if (receives && status.bytes != expected) {
-          throw MismatchError(concat(label.words(), ": rank ", status.source, " sent ", status.bytes,
+          throw MismatchError(concat(what(), ": rank ", status.source, " sent ", status.bytes,
                                      " bytes, and the tensor has ", expected, " (", message.tensor.numel(), " of ",
                                      message.tensor.scalar_type(), ")"));
         }
       }
     } catch (const PeerError& error) {
-      problem = std::make_exception_ptr(PeerError(concat(label.name(), ": ", error.what()), error.peers()));
+      problem = std::make_exception_ptr(PeerError(concat(name(), ": ", error.what()), error.peers()));
     } catch (const TimeoutError& error) {
-      problem = std::make_exception_ptr(TimeoutError(concat(label.name(), ": ", error.what()), error.peers()));
+      problem = std::make_exception_ptr(TimeoutError(concat(name(), ": ", error.what()), error.peers()));
     } catch (const std::exception&) {
       problem = std::current_exception();
     }
@@ -122,10 +138,10 @@ struct PointToPointWork::State {
       for (Message& message : messages) message.request.reset();
       channel.reset();
     }
-    flight.ended(problem);
+    label.flight().ended(problem);
     if (told)
       complete_future(
-          told, problem, [&] { return std::move(value); }, label.words());
+          told, problem, [&] { return std::move(value); }, what());
   }
 
   std::exception_ptr copy_out() GRADWIRE_REQUIRES(mutex) {
@@ -154,10 +170,10 @@ struct CompletionWatcher::Shared {
 
 PointToPointWork::PointToPointWork(bool receives, Messages messages, Deadline deadline,
                                    std::shared_ptr<Channel> channel, std::shared_ptr<CompletionWatcher> watcher,
-                                   std::shared_ptr<void> owner)
-    : owner_(std::move(owner)),
+                                   std::shared_ptr<const ProcessGroup> group)
+    : owner_(std::move(group)),
       watcher_(std::move(watcher)),
-      state_(std::make_shared<State>(label(), receives, std::move(messages), deadline, std::move(channel))) {}
+      state_(std::make_shared<State>(label(), owner_, receives, std::move(messages), deadline, std::move(channel))) {}
 
 PointToPointWork::~PointToPointWork() {
   if (!watcher_->owner_.is_current()) {
@@ -174,7 +190,7 @@ PointToPointWork::~PointToPointWork() {
 }
 
 bool PointToPointWork::wait(Milliseconds timeout) {
-  const observe::FlightWait noted(state_->flight);
+  const observe::FlightWait noted(label().flight());
   if (timeout != kNoTimeout && !state_->wait_ready(Deadline::after(timeout))) throw_late(timeout);
   state_->finish();
   state_->rethrow();
@@ -223,7 +239,7 @@ std::exception_ptr PointToPointWork::exception() {
 
 std::vector<at::Tensor> PointToPointWork::result() {
   if (!state_->ready())
-    throw InvalidArgument(concat(state_->label.words(), ": result(): the message is under way; wait() for it first"));
+    throw InvalidArgument(concat(state_->what(), ": result(): the message is under way; wait() for it first"));
   wait(kNoTimeout);
   MutexLock lock(state_->mutex);
   return state_->tensors();
@@ -233,8 +249,7 @@ int PointToPointWork::source_rank() const {
   if (!state_->receives) return Work::source_rank();
   MutexLock lock(state_->mutex);
   if (!state_->ended)
-    throw InvalidArgument(
-        concat(state_->label.words(), ": source_rank(): the message is under way; wait() for it first"));
+    throw InvalidArgument(concat(state_->what(), ": source_rank(): the message is under way; wait() for it first"));
   return state_->source;
 }
 
@@ -276,8 +291,7 @@ void CompletionWatcher::add(std::shared_ptr<PointToPointWork::State> state) {
   if (state != nullptr) {
     // Too late to be watched: what has come has come, and the rest fails.
     if (!state->ready())
-      return state->end(std::make_exception_ptr(AbortedError(concat(state->label.words(), ": the group has ended"))),
-                        -1);
+      return state->end(std::make_exception_ptr(AbortedError(concat(state->what(), ": the group has ended"))), -1);
     return state->finish();
   }
   MutexLock lock(thread_mutex_);
@@ -310,7 +324,7 @@ void CompletionWatcher::watch(Shared& shared) {
       const auto left = std::exchange(shared.states, {});
       lock.unlock();
       for (const auto& state : left)
-        state->end(std::make_exception_ptr(AbortedError(concat(state->label.words(), ": ", reason))), -1);
+        state->end(std::make_exception_ptr(AbortedError(concat(state->what(), ": ", reason))), -1);
       lock.lock();
       continue;
     }

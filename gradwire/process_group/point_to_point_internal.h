@@ -13,6 +13,7 @@
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/process.h"
 #include "gradwire/process_group/labelled_work_internal.h"
+#include "gradwire/process_group/process_group.h"
 
 namespace gradwire::internal {
 
@@ -31,9 +32,9 @@ class CompletionWatcher;
 // messages, or with MismatchError when a message was shorter than its tensor.
 class PointToPointWork final : public LabelledWork, public std::enable_shared_from_this<PointToPointWork> {
  public:
-  // `channel` is kept until the messages have ended, `owner` (the group) as long as this object.
+  // `channel` is kept until the messages have ended, `group` as long as this object.
   PointToPointWork(bool receives, Messages messages, Deadline deadline, std::shared_ptr<Channel> channel,
-                   std::shared_ptr<CompletionWatcher> watcher, std::shared_ptr<void> owner);
+                   std::shared_ptr<CompletionWatcher> watcher, std::shared_ptr<const ProcessGroup> group);
   ~PointToPointWork() override;
 
   bool wait(Milliseconds timeout) override;
@@ -49,7 +50,7 @@ class PointToPointWork final : public LabelledWork, public std::enable_shared_fr
 
   // The messages under way. Shared with the watcher, which ends them when the Work is destroyed first.
   struct State;
-  std::shared_ptr<void> owner_;  // goes last: its end stops the watcher
+  std::shared_ptr<const ProcessGroup> owner_;  // goes last: its end stops the watcher
   std::shared_ptr<CompletionWatcher> watcher_;
   std::shared_ptr<State> state_;
 };

@@ -50,8 +50,8 @@ HookState copy_of(const HookState& state) {
 }
 
 // A callable (state, bucket) that returns a torch.futures.Future, or the tensor itself. The state may have the methods
-// revert_unused() and end_iteration() of a CommHook, and state_dict() together with load_state_dict(). A state_dict() in
-// Python usually returns the tensors that it goes on with, so that both ways copy.
+// revert_unused() and end_iteration() of a CommHook, and state_dict() together with load_state_dict(). A state_dict()
+// in Python usually returns the tensors that it goes on with, so that both ways copy.
 class PythonHook final : public CommHook {
  public:
   PythonHook(py::object state, py::object callable, HookTraits traits)

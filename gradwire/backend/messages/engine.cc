@@ -49,7 +49,11 @@ class Engine::Ticket final : public Request {
     if (!message_->done.load(std::memory_order_acquire)) engine_->cancel(*message_);
   }
   Status wait(Deadline deadline) override {
-    if (!is_over()) engine_->await(*message_, deadline);
+    if (is_over()) {
+      engine_->waited_.store(true, std::memory_order_relaxed);
+    } else {
+      engine_->await(*message_, deadline);
+    }
     if (message_->error != nullptr) std::rethrow_exception(message_->error);
     return message_->status;
   }
@@ -158,7 +162,7 @@ bool Engine::done_by(Message& message, Deadline deadline) {
 void Engine::await(MutexLock& lock, Message& message, Deadline deadline, bool cancels) {
   const Rhythm& rhythm = options_.rhythm;
   const WaiterCount counted(waiters_);
-  waited_ = true;
+  waited_.store(true, std::memory_order_relaxed);
   // What is there already needs no look at the clock.
   if (!message.done && poll()) learn_spin(Clock::duration::zero());
   auto now = message.done ? Clock::time_point() : Clock::now();
@@ -306,7 +310,7 @@ void Engine::stay_away(MutexLock& lock) {
   if (!options_.rhythm.waiter_leads) return;
   const auto longest = options_.rhythm.spin.count() > 0 ? kBesideLeader : kBesideLongLeader;
   for (auto pause = kBesideLeader;; pause = std::min(2 * pause, longest)) {
-    const bool waited = std::exchange(waited_, false);
+    const bool waited = waited_.exchange(false, std::memory_order_relaxed);
     if (closed_ != nullptr || (waiters_ == 0 && !waited)) return;
     free_.wait_for(lock, pause);
     if (closed_ == nullptr && matcher_.busy() && Clock::now() >= next_look_) look_for_failures();

@@ -7,6 +7,7 @@
 // the ranks that they wait for are still there.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <exception>
@@ -127,9 +128,9 @@ class Engine final : public std::enable_shared_from_this<Engine> {
   Clock::time_point next_look_ GRADWIRE_GUARDED_BY(mutex_);
   int waiters_ GRADWIRE_GUARDED_BY(mutex_) = 0;
   std::chrono::microseconds spin_ GRADWIRE_GUARDED_BY(mutex_);
-  bool waited_ GRADWIRE_GUARDED_BY(mutex_) = false;  // somebody did, since the thread last looked
-  bool led_ GRADWIRE_GUARDED_BY(mutex_) = false;     // a waiter sleeps on the wire
-  bool idle_ GRADWIRE_GUARDED_BY(mutex_) = true;     // the thread sleeps, or is about to, without work
+  std::atomic<bool> waited_ = false;              // somebody did, since the thread last looked
+  bool led_ GRADWIRE_GUARDED_BY(mutex_) = false;  // a waiter sleeps on the wire
+  bool idle_ GRADWIRE_GUARDED_BY(mutex_) = true;  // the thread sleeps, or is about to, without work
   Thread thread_ GRADWIRE_GUARDED_BY(mutex_);
 };
 

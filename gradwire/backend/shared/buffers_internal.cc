@@ -81,12 +81,9 @@ void Buffers::prepare_to_stage(const Offer& offer) const noexcept {
   // More lines than this would keep others waiting that the rank needs sooner.
   constexpr std::size_t kMost = std::size_t{8} << 10;
   const std::size_t slice = slice_of(offer.parts.size());
-  std::size_t left = kMost;
-  for (std::size_t i = 0; i < offer.parts.size() && left > 0; ++i) {
-    const std::size_t bytes = std::min({left, slice, offer.parts[i].count});
-    prefetch_to_write(input_area(world_.rank()) + i * slice, bytes);
-    left -= bytes;
-  }
+  const std::size_t most_a_part = std::min(slice, kMost / offer.parts.size());
+  for (std::size_t i = 0; i < offer.parts.size(); ++i)
+    prefetch_to_write(input_area(world_.rank()) + i * slice, std::min(most_a_part, offer.parts[i].count));
 }
 
 const std::byte* Buffers::staged_part(int peer, std::size_t part, std::size_t parts) const noexcept {

@@ -6,7 +6,7 @@
 // offers into its staging area, a window at a time, and takes from the others' areas; one step a window. With B bytes a
 // part and N ranks a rank writes to and reads from memory that others read and write
 //   broadcast   B once (root) and B (others)        all_gather  B and (N-1) B
-//   gather      B and, on the root, (N-1) B         scatter     (N-1) B (root) and B    all_to_all  (N-1) B and (N-1) B
+//   gather      B (others), (N-1) B (root)          scatter     (N-1) B (root) and B    all_to_all  (N-1) B and (N-1) B
 #include <algorithm>
 
 #include "gradwire/backend/shared/collectives_internal.h"

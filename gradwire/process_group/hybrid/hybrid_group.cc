@@ -305,7 +305,8 @@ std::shared_ptr<Work> HybridGroup::ordered(const char* operation, const Collecti
                                            internal::Outputs outputs, Body body) {
   state_->owner.require_current("a process group");
   const Deadline deadline = Deadline::after(options.timeout.count() == 0 ? timeout() : options.timeout);
-  const auto run = [this, state = state_, operation, deadline, tag = options.tag, body = std::move(body)] {
+  const auto run = [this, state = state_, operation, deadline, tag = options.tag,
+                    body = std::move(body)](const internal::Outputs&) {
     // Before anything of this group: where a callback of the call before has let the group go, that is an error.
     state->require_alive();
     // What the steps do to tensors is no part of anybody's graph.
