@@ -21,6 +21,7 @@ computing takes on a processor of one's own. So hosts share the processors for c
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import pathlib
@@ -194,8 +195,9 @@ def follow(options):
         set_rate(rate)
         auto.train(FOLLOWS)
         made = state.choices[known:]
-        hook = [choice["iteration"] - changed for choice in made
-                if choice["hook"] == state.current and not choice["shapes"]][:1]
+        of_hooks = [choice for choice in made if not choice["shapes"]]
+        last_run = list(itertools.takewhile(lambda choice: choice["hook"] == state.current, reversed(of_hooks)))
+        hook = [choice["iteration"] - changed for choice in last_run[-1:]]
         shape = [choice["iteration"] - changed for choice in made if choice["shapes"]][-1:]
         hooks = {hook: Trainer(options, gradwire.hooks.make(hook))
                  for hook in gradwire.hooks.auto_candidates(options["accuracy"])}
