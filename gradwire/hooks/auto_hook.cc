@@ -35,6 +35,8 @@ using internal::LoopClock;
 using internal::LoopTime;
 using internal::StepTime;
 
+constexpr const char* kVersion = "auto/version";
+constexpr std::int64_t kThisVersion = 2;  // of the numbers in the state; version 1 had no number of a version
 constexpr const char* kHook = "auto/hook";
 constexpr const char* kRace = "auto/race";
 constexpr const char* kShapes = "auto/shapes";
@@ -158,6 +160,7 @@ class ChoosingHook final : public AutoHook, public FirstRankMemory, public Choos
     ChoiceRace race = race_;
     if (drops_ && used_.hook == race.current().hook) race.drop_current_hook();
     HookState state = hook_->state_dict();
+    state.emplace(kVersion, kThisVersion);
     state.emplace(kHook, names_[used_.hook]);
     state.emplace(kRace, at::tensor(race.save_hooks(), at::kDouble));
     if (shapes_.empty()) return state;
@@ -168,6 +171,14 @@ class ChoosingHook final : public AutoHook, public FirstRankMemory, public Choos
 
   void load_state_dict(const HookState& state) override {
     HookState of_hook = state;
+    const auto version = of_hook.extract(kVersion);
+    const bool is_of_this_version =
+        !version.empty() && version.mapped().isInt() && version.mapped().toInt() == kThisVersion;
+    if (!is_of_this_version && state.count(kHook) + state.count(kRace) == 2) {
+      throw InvalidArgument(concat("The hook '", traits().name,
+                                   "': the state to load is of another version of this hook; ",
+                                   "leave the state out, and the hook measures anew."));
+    }
     const auto name = of_hook.extract(kHook);
     const auto known = name.empty() || !name.mapped().isString()
                            ? names_.end()
@@ -273,10 +284,11 @@ class ChoosingHook final : public AutoHook, public FirstRankMemory, public Choos
     ChoiceRace::Choice choice;  // that the times are of
     {
       const MutexLock lock(mutex_);
-      choice = before_.value_or(race_.current());
-      // A window is of the current choice alone. A rank that has joined waits for the others.
-      const bool counts = choice == race_.current() || !race_.settled();
-      if (const std::optional<LoopTime> time = clock_->last(); before_ && counts && time && !bucket.joined()) {
+      choice = race_.last();
+      // A window is of the current choice alone. A rank that has joined waits for the others. A rank that has loaded a
+      // state has no time of the step before, and the others may have one.
+      const bool counts = before_ == choice && (choice == race_.current() || !race_.settled());
+      if (const std::optional<LoopTime> time = clock_->last(); counts && time && !bucket.joined()) {
         window_.push_back(*time);
       }
       if (!race_.begin_step()) return;

@@ -29,7 +29,7 @@ struct AutoHookOptions {
   // The hooks to choose from, as make_hook() takes them, in the order of preference: a later hook is taken only when it
   // is faster by `gain`. The job begins with the first hook. Empty: auto_hook_candidates(accuracy).
   std::vector<std::string> hooks;
-  // The share of a step that a later hook must save. From 0 to below 1.
+  // The share of a step that a later hook must save. Where steps vary, a later hook must save more. From 0 to below 1.
   double gain = 0.01;
   // Whether the size of the buckets and the number of lanes are chosen too, where DDP can change them (ShapeFreedom).
   // Another shape than DDP's own must save more than 2 % of a step, and more than `gain`. With exact accuracy the shape
@@ -83,17 +83,18 @@ class AutoHook : public CommHook {
 //      (`start` of PowerSGD, `warm_up`), as many steps as the longest one has; a turn of 2 then has no warm-up of its
 //      own. So no hook compresses before its warm-up is over, and its times are those of compressing.
 //   2. Each hook runs for a few steps. A hook that is far behind the best stops after one. Hooks that are near the best
-//      run again. The ranks take the first hook of the list whose cost is within `gain` of the best. With three hooks
-//      the decision falls within 29 steps; with six hooks, within 41. A warm-up of more than two steps comes on top.
+//      run again. The ranks take the first hook of the list whose cost is within `gain` of the best, or within 2.5
+//      times the usual distance of a step from its hook's median. With three hooks the decision falls within 29 steps;
+//      with six hooks, within 41. A warm-up of more than two steps comes on top.
 //   3. Where DDP can change the shape, shapes race with that hook: DDP's own buckets, buckets of 2 MiB, one bucket, and
 //      twice as many lanes. The decision falls within 20 more steps. (With one hook, within 33 steps in all.)
 //   4. From then on the hook watches the cost of its choice, over windows of three steps. When a window differs from
-//   the
-//      first ones, and so do the two steps after it (a link has become slower, or faster), the hooks are measured
+//      the first ones, and so do the two steps after it (a link has become slower, or faster), the hooks are measured
 //      again, in shorter turns: with three hooks, the new choice is made about 15 steps after the change. A difference
-//      is 6 % of a step or more; where windows vary, four times as much as they do, and 30 % at most. When the
-//      measurement changes nothing, the next one waits longer. A change that makes only other hooks faster, and not the
-//      chosen one, is not seen. After the hooks, the shapes are measured again, within 12 more steps.
+//      is 15 % of a step after each measurement, and then four times as much as windows vary, from 6 % to 30 %. A hook
+//      further down the list must save more than 3 % of a step then. When the measurement saves nothing clear, the next
+//      one waits longer, 768 steps at most. A change that makes only other hooks faster, and not the chosen one, is not
+//      seen. After the hooks, the shapes are measured again, within 12 more steps.
 //
 // All ranks decide alike, because they decide from the same times: in each step of 1 to 3, and in each third step of 4
 // (in each step after a window that differs), they make one all-reduce of three numbers for each rank before the last
@@ -106,9 +107,10 @@ class AutoHook : public CommHook {
 // for devices instead. Over a group of several hosts, a hook that compresses runs between hosts only, as with
 // make_hook(). `group`: null for the bucket's group.
 //
-// The state: "auto/hook", the name of the current hook; "auto/race", the measurements; "auto/shapes" and
-// "auto/race_of_shapes", the shapes and their measurements, once there are any; and the state of the current hook. Thus
-// a job that continues from a checkpoint continues with the chosen hook.
+// The state: "auto/version", the version of what follows; "auto/hook", the name of the current hook; "auto/race", the
+// measurements; "auto/shapes" and "auto/race_of_shapes", the shapes and their measurements, once there are any; and the
+// state of the current hook. Thus a job that continues from a checkpoint continues with the chosen hook.
+// load_state_dict() throws InvalidArgument for a state of another version.
 //
 // Throws InvalidArgument for a hook that make_hook() refuses, for a hook named twice, and for a gain out of range.
 std::shared_ptr<AutoHook> make_auto_hook(const AutoHookOptions& options = {},

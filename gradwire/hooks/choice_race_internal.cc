@@ -3,6 +3,7 @@
 #include "gradwire/hooks/choice_race_internal.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace gradwire::internal {
 namespace {
@@ -42,9 +43,13 @@ HookRace ChoiceRace::race_of_shapes(std::size_t count) const {
   return HookRace(count, rules_of_shapes(rules_, hooks_.hooks()));
 }
 
-void ChoiceRace::set_shapes(std::size_t count) { shapes_ = race_of_shapes(count); }
+void ChoiceRace::set_shapes(std::size_t count) {
+  shapes_ = race_of_shapes(count);
+  last_.shape = 0;
+}
 
 bool ChoiceRace::begin_step() noexcept {
+  last_ = current();
   return shapes_race() || shapes_watch() ? shapes_.begin_step() : hooks_.begin_step();
 }
 
@@ -65,6 +70,21 @@ void ChoiceRace::add(const Choice& used, const LoopTime& time) {
 void ChoiceRace::drop_current_hook() {
   hooks_.drop_current();
   if (hooks_.settled()) shapes_.race_again();
+}
+
+std::vector<double> ChoiceRace::save(const HookRace& race, std::size_t last) {
+  std::vector<double> numbers = race.save();
+  numbers.insert(numbers.begin(), static_cast<double>(last));
+  return numbers;
+}
+
+bool ChoiceRace::restore(HookRace& race, std::size_t& last, std::span<const double> numbers) {
+  if (numbers.empty()) return false;
+  const double first = numbers.front();
+  const bool valid = first >= 0 && first < static_cast<double>(race.hooks()) && first == std::floor(first);
+  if (!valid || !race.restore(numbers.subspan(1))) return false;
+  last = static_cast<std::size_t>(first);
+  return true;
 }
 
 }  // namespace gradwire::internal

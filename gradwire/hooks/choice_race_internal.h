@@ -24,7 +24,7 @@ struct LoopTime {
   double pass = 0;
 };
 
-// The medians of each; infinite for no times.
+// The medians of each; infinite for no times, and the shorter one of two times.
 LoopTime median_of(std::vector<LoopTime> times);
 
 // A value type; not thread-safe.
@@ -50,7 +50,9 @@ class ChoiceRace {
   Choice current() const noexcept { return {hooks_.current(), allowed_ ? shapes_.current() : 0}; }
   bool hooks_settled() const noexcept { return hooks_.settled(); }
   bool settled() const noexcept { return hooks_.settled() && (!allowed_ || shapes_.settled()); }
-  // As HookRace.
+  // What the step of the last begin_step() used. In the next step, before begin_step(), this is what the times are of.
+  Choice last() const noexcept { return last_; }
+  // As HookRace. The step uses current().
   bool begin_step() noexcept;
   // Adds the time of a step that used `used`, or the medians of a window. The time of another choice than current()
   // changes nothing.
@@ -62,21 +64,24 @@ class ChoiceRace {
   StepTime measured_hook(std::size_t hook) const { return hooks_.measured(hook); }
   StepTime measured_shape(std::size_t shape) const { return shapes_.measured(shape); }
 
-  // The whole state as numbers, and back: of the hooks, and of the shapes. restore() returns false, and changes
-  // nothing, for numbers that are no state of a race of as many hooks and as many shapes.
-  std::vector<double> save_hooks() const { return hooks_.save(); }
-  std::vector<double> save_shapes() const { return shapes_.save(); }
-  bool restore_hooks(std::span<const double> numbers) { return hooks_.restore(numbers); }
-  bool restore_shapes(std::span<const double> numbers) { return shapes_.restore(numbers); }
+  // The whole state as numbers, and back: of the hooks, and of the shapes. restore_hooks() and restore_shapes() return
+  // false, and change nothing, for numbers that are no state of a race of as many hooks and as many shapes.
+  std::vector<double> save_hooks() const { return save(hooks_, last_.hook); }
+  std::vector<double> save_shapes() const { return save(shapes_, last_.shape); }
+  bool restore_hooks(std::span<const double> numbers) { return restore(hooks_, last_.hook, numbers); }
+  bool restore_shapes(std::span<const double> numbers) { return restore(shapes_, last_.shape, numbers); }
 
  private:
   bool shapes_race() const noexcept { return allowed_ && hooks_.settled() && !shapes_.settled(); }
   bool shapes_watch() const noexcept { return allowed_ && hooks_.hooks() == 1; }
   HookRace race_of_shapes(std::size_t count) const;
+  static std::vector<double> save(const HookRace& race, std::size_t last);
+  static bool restore(HookRace& race, std::size_t& last, std::span<const double> numbers);
 
   RaceRules rules_;
   HookRace hooks_;
   HookRace shapes_;
+  Choice last_;
   bool allowed_ = false;
 };
 

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <random>
 #include <vector>
 
@@ -34,12 +35,12 @@ class Loop {
   }
 
   void step() {
-    const Choice choice = race.current();
+    const Choice choice = race.current(), last = race.last();
     ++steps;
     others += choice.shape != 0 ? 1 : 0;
-    if (before_ && (*before_ == choice || !race.settled())) window_.push_back(time_before_);
-    if (race.begin_step() && !window_.empty()) {
-      race.add(*before_, median_of(window_));
+    if (before_ == last && (last == choice || !race.settled())) window_.push_back(time_before_);
+    if (race.begin_step()) {
+      race.add(last, median_of(window_));
       window_.clear();
     } else if (!race.settled()) {
       window_.clear();
@@ -50,6 +51,16 @@ class Loop {
     const double later = 0.005 * static_cast<double>(choice.shape);
     time_before_ = {std::max(cost - later, 0.001), kForward + cost + kOther, kForward + cost};
     before_ = choice;
+  }
+  // A job that goes on from a checkpoint: the times since the last exchange are lost.
+  void resume() {
+    ChoiceRace copy(costs.size());
+    copy.set_shapes(factors.size());
+    copy.allow_shapes(true);
+    ASSERT_TRUE(copy.restore_hooks(race.save_hooks()) && copy.restore_shapes(race.save_shapes()));
+    race = copy;
+    before_.reset();
+    window_.clear();
   }
   void settle() {
     for (int i = 0; i < 1000 && !race.settled(); ++i) step();
@@ -124,6 +135,12 @@ TEST(ChoiceRace, ShapesThatAreNotAllowedNeverRace) {
   EXPECT_EQ(loop.race.current(), (Choice{0, 1}));
   loop.race.allow_shapes(false);
   EXPECT_EQ(loop.race.current(), (Choice{0, 0}));
+  loop.race.allow_shapes(true);
+  loop.step();
+  for (int i = 0; i < 30; ++i) loop.step();
+  loop.costs = {0.2, 0.04};
+  for (int i = 0; i < 40; ++i) loop.step();
+  EXPECT_EQ(loop.race.current(), (Choice{1, 1})) << "after a race of shapes alone, the hooks follow a change";
 }
 
 TEST(ChoiceRace, FollowsAChangeOfHookAndShape) {
@@ -174,7 +191,36 @@ TEST(ChoiceRace, ARestoredCopyDecidesAsTheOriginal) {
       loop.step();
       other.step();
       ASSERT_EQ(other.race.current(), loop.race.current()) << "step " << i << " + " << j;
+      ASSERT_EQ(other.race.save_hooks(), loop.race.save_hooks()) << "step " << i << " + " << j;
+      ASSERT_EQ(other.race.save_shapes(), loop.race.save_shapes()) << "step " << i << " + " << j;
     }
+  }
+}
+
+// A job that continues from a checkpoint lacks the time of the step before the checkpoint, which may be the only one of
+// a shape.
+TEST(ChoiceRace, AJobThatIsResumedInTheMidstOfARaceMeasuresEachHookAndShape) {
+  for (int saved_after = 0; saved_after < 110; ++saved_after) {
+    Loop loop({0.010, 0.011, 0.0105}, {1, 1.1, 0.9, 1.2}, 0.01, 3);
+    for (int i = 0; i < saved_after; ++i) {
+      if (i == 70) {
+        loop.costs = {0.090, 0.100, 0.050};
+        loop.factors = {1, 0.7, 1.1, 1.2};
+      }
+      loop.step();
+    }
+    loop.resume();
+    for (int i = 0; i < 50; ++i) loop.step();
+    ASSERT_TRUE(loop.race.settled()) << "saved after " << saved_after;
+    for (std::size_t hook = 0; hook < 3; ++hook) {
+      EXPECT_TRUE(std::isfinite(loop.race.measured_hook(hook).cost))
+          << "hook " << hook << ", saved after " << saved_after;
+    }
+    for (std::size_t shape = 0; shape < 4; ++shape) {
+      EXPECT_TRUE(std::isfinite(loop.race.measured_shape(shape).cost))
+          << "shape " << shape << ", saved after " << saved_after;
+    }
+    EXPECT_TRUE(loop.is_near_best(0.03)) << "saved after " << saved_after;
   }
 }
 

@@ -12,11 +12,12 @@ namespace {
 
 constexpr StepTime kNone{std::numeric_limits<double>::infinity(), std::numeric_limits<double>::infinity()};
 constexpr int kFirstWait = 4;       // windows after a race that changed nothing
-constexpr int kLongestWait = 4096;  // the wait grows up to here
+constexpr int kLongestWait = 256;   // the wait grows up to here
 constexpr int kCalm = 256;          // after so many calm windows half of the wait is enough
 constexpr int kReference = 4;       // windows whose mean is the reference
 constexpr std::size_t kDoubts = 3;  // a window and two steps that differ make the hooks race again
 constexpr double kUsual = 4;        // so many times the usual distance differs
+constexpr double kNoise = 2.5;      // so many times the usual distance of a step is no gain
 
 bool is_time(const StepTime& time) {
   return std::isfinite(time.cost) && std::isfinite(time.step) && time.cost >= 0 && time.step >= 0;
@@ -97,9 +98,9 @@ bool HookRace::begin_step() noexcept {
 }
 
 void HookRace::add(std::size_t hook, const StepTime& time) {
-  if (samples_.size() == 1 || !is_time(time)) return;
-  if (is_late(hook)) return samples_[hook].push_back(time);
-  if (hook != current_) return;
+  if (samples_.size() == 1) return;
+  if (is_late(hook)) return take_late(hook, time);
+  if (hook != current_ || !is_time(time)) return;
   switch (phase_) {
     case Phase::unused:
       if (++steps_ >= rules_.unused) start_round(Phase::first, current_then_others());
@@ -142,6 +143,18 @@ int HookRace::turn_length() const noexcept {
 
 bool HookRace::is_late(std::size_t hook) const {
   return races() && steps_ == -1 && at_ > 0 && hook == order_[at_ - 1] && dropped_[hook] == 0;
+}
+
+// Of a step of a hook from the median of this hook, as a share of the best step. Unknown: 0.
+double HookRace::usual_distance() const {
+  std::vector<double> distances;
+  for (const auto& samples : samples_) {
+    if (samples.size() < 3) continue;
+    const double middle = median_of(samples).cost;
+    for (const StepTime& time : samples) distances.push_back(std::abs(time.cost - middle));
+  }
+  const double step = best().step;
+  return distances.empty() || step <= 0 ? 0 : median(std::move(distances)) / step;
 }
 
 StepTime HookRace::best() const {
@@ -190,6 +203,14 @@ void HookRace::take(const StepTime& time) {
   if (far || steps_ >= turn_length()) next_turn();
 }
 
+// A turn whose only time is lost, because the job was started anew from a checkpoint, begins again.
+void HookRace::take_late(std::size_t hook, const StepTime& time) {
+  if (is_time(time)) return samples_[hook].push_back(time);
+  if (!samples_[hook].empty()) return;
+  --at_;
+  current_ = hook;
+}
+
 void HookRace::next_turn() {
   if (++at_ == order_.size()) return end_round();
   current_ = order_[at_];
@@ -220,19 +241,25 @@ void HookRace::end_round() {
 // The first hook whose cost is within the gain of the best.
 std::size_t HookRace::winner() const {
   const StepTime least = best();
+  const double gain = std::max(rules_.gain, kNoise * usual_distance());
   std::size_t hook = 0;
-  while (measured(hook).cost - least.cost > rules_.gain * least.step) ++hook;
-  return hook;
+  while (measured(hook).cost - least.cost > gain * least.step) ++hook;
+  return races_again() && hook > before_ && !saves_clearly(hook) ? before_ : hook;
+}
+
+bool HookRace::saves_clearly(std::size_t hook) const {
+  const StepTime before = measured(before_), time = measured(hook);
+  if (!std::isfinite(before.cost)) return true;
+  return before.cost - time.cost > std::max(rules_.gain, rules_.clear_gain) * std::max(before.step, time.step);
 }
 
 void HookRace::settle_on(std::size_t hook) {
-  const bool races_again = phase_ == Phase::again || phase_ == Phase::closing;
-  if (races_again && hook == before_) wait_ = std::clamp(4 * wait_, kFirstWait, kLongestWait);
-  current_ = before_ = hook;
-  phase_ = Phase::settled;
+  if (races_again() && !saves_clearly(hook)) wait_ = std::clamp(4 * wait_, kFirstWait, kLongestWait);
   // Windows that differ from the race are a change in the midst of the race. The first steps of a job may differ
   // anyhow.
-  reference_ = races_again && is_time(measured(hook)) ? measured(hook) : StepTime{};
+  reference_ = races_again() && is_time(measured(hook)) ? measured(hook) : StepTime{};
+  current_ = before_ = hook;
+  phase_ = Phase::settled;
   tolerance_ = std::max(tolerance_, rules_.change);
   in_window_ = quiet_ = calm_ = 0;
 }
@@ -324,6 +351,7 @@ bool HookRace::restore(std::span<const double> numbers) {
   made.reference_ = read.time();
   made.tolerance_ = read.share();
   const int order = read.whole(made.races() ? at + 1 : 0, hooks);
+  made.order_.clear();
   for (int i = 0; i < order; ++i) made.order_.push_back(static_cast<std::size_t>(read.whole(0, hooks - 1)));
   for (char& dropped : made.dropped_) dropped = static_cast<char>(read.whole(0, 1));
   const auto read_times = [&](std::vector<StepTime>& times, int most) {

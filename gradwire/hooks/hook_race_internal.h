@@ -6,7 +6,8 @@
 // settled. While it is settled, the times of whole windows of steps are compared with those of the first
 // windows, and of a race that was not the first. When a window differs by more than windows usually do, and so do the
 // two steps after it, the hooks race again, in short turns. Another hook wins such a race only when it also beats the
-// old choice in a closing turn: else the times of the hooks are of different conditions.
+// old choice in a closing turn: else the times of the hooks are of different conditions. After a race that saves
+// nothing clear, the hooks do not race again for some time, for 768 steps at most.
 //
 // Pure: no clock, no group, no hook. Members that are given the same times decide alike, and a copy that restore()
 // made goes on as the original does.
@@ -32,10 +33,13 @@ struct RaceRules {
   int second_turn = 3;   // the same for the second turn
   int short_turn = 2;    // the same when the hooks race again
   int second_round = 3;  // so many hooks get a second turn at most
-  double gain = 0.01;    // a later hook must save more than this share of a step
-  double near = 0.05;    // hooks within this share of a step from the best get a second turn
-  double far = 0.5;      // a hook that is this share of a step behind the best ends its turn at once
-  int window = 3;        // steps of a window
+  double gain = 0.01;    // a later hook must save more than this share of a step, and more than steps vary
+  // A hook later than the choice before must save more than this share when the hooks race again, where few steps are
+  // measured.
+  double clear_gain = 0.03;
+  double near = 0.05;  // hooks within this share of a step from the best get a second turn
+  double far = 0.5;    // a hook that is this share of a step behind the best ends its turn at once
+  int window = 3;      // steps of a window
   // A window differs when its cost is this share of a step away: `change` at first, then four times as far as windows
   // usually are, from `least_change` to `most_change`.
   double change = 0.15, least_change = 0.06, most_change = 0.3;
@@ -60,7 +64,8 @@ class HookRace {
   bool begin_step() noexcept;
   // Adds the time of the step before, or the median of a window; `hook`: the one that made it. In a race, the first
   // step of a turn adds the last time of the turn before. Other times of another hook than current(), and a time that
-  // is negative or not finite, change nothing.
+  // is negative or not finite, change nothing; but a turn begins again when its only time, its last one, is such a
+  // time.
   void add(std::size_t hook, const StepTime& time);
 
   // Ends the turn of the current hook, which never races again. Not for the first hook, and not when the race is
@@ -69,8 +74,12 @@ class HookRace {
 
   // Starts a race: anew when none has ended yet, in short turns otherwise.
   void race_again();
-  // What was measured is of other conditions than what follows: no window differs from that.
-  void forget_times() noexcept { reference_ = {}; }
+  // What was measured is of other conditions than what follows: the windows to come are the first ones.
+  void forget_times() noexcept {
+    reference_ = {};
+    calm_ = 0;
+    doubts_.clear();
+  }
 
   // The median time of a hook in the last race; infinite for a hook without a counted step.
   StepTime measured(std::size_t hook) const;
@@ -87,8 +96,12 @@ class HookRace {
   bool is_far(const StepTime& time) const;
   bool is_late(std::size_t hook) const;
   bool races() const noexcept { return phase_ != Phase::unused && phase_ != Phase::settled; }
+  bool races_again() const noexcept { return phase_ == Phase::again || phase_ == Phase::closing; }
+  bool saves_clearly(std::size_t hook) const;
+  double usual_distance() const;
   void start_round(Phase phase, std::vector<std::size_t> order);
   void take(const StepTime& time);
+  void take_late(std::size_t hook, const StepTime& time);
   void next_turn();
   void end_round();
   std::size_t winner() const;

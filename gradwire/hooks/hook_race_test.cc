@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <random>
 #include <vector>
 
@@ -33,8 +34,8 @@ class Loop {
     ++steps;
     if (costs.size() > used.size()) used.resize(costs.size());
     ++used[hook];
-    if (before_ && (*before_ == hook || !race.settled())) window_.push_back(time_before_);
-    if (race.begin_step() && !window_.empty()) {
+    if (before_ && is_known_ && (*before_ == hook || !race.settled())) window_.push_back(time_before_);
+    if (race.begin_step() && before_) {
       race.add(*before_, internal::median_of(window_));
       window_.clear();
     } else if (!race.settled()) {
@@ -44,6 +45,15 @@ class Loop {
     const double cost = costs[hook] * (1 + noise_ * std::abs(normal_(random_)));
     time_before_ = {cost, kCompute + cost};
     before_ = hook;
+    is_known_ = true;
+  }
+  // A job that goes on from a checkpoint: the times since the last exchange are lost.
+  void resume() {
+    HookRace copy(race.hooks());
+    ASSERT_TRUE(copy.restore(race.save()));
+    race = copy;
+    is_known_ = false;
+    window_.clear();
   }
   // Steps until the race is settled; at most 1,000.
   void settle() {
@@ -65,6 +75,7 @@ class Loop {
   std::normal_distribution<double> normal_;
   std::optional<std::size_t> before_;
   StepTime time_before_;
+  bool is_known_ = false;  // time_before_
   std::vector<StepTime> window_;
 };
 
@@ -233,7 +244,7 @@ TEST(HookRace, AfterTheRateChangesTheRightHookIsChosenWithinTwentySteps) {
 TEST(HookRace, AfterAnyChangeTheRightHookIsChosenWithinTwentySteps) {
   std::mt19937 random(7);
   std::uniform_real_distribution<double> cost(0.001, 0.1);
-  constexpr int kJobs = 2000;
+  constexpr int kJobs = 10000;
   int right = 0;
   for (unsigned seed = 0; seed < kJobs; ++seed) {
     Loop loop({cost(random), cost(random), cost(random)}, 0.05, seed);
@@ -291,6 +302,77 @@ TEST(HookRace, RacesThatChangeNothingBecomeRare) {
   EXPECT_LT(loop.used[1] + loop.used[2], 200) << "of 20,000 steps";
 }
 
+// Three hooks that are alike, at first and again after a change that reaches all of them.
+TEST(HookRace, NoiseSeldomChoosesALaterHookOfThoseThatAreAlike) {
+  constexpr int kJobs = 1000;
+  for (const double cost : {0.020, 0.040, 0.100}) {
+    int left_at_first = 0, left_later = 0, raced_again = 0;
+    for (unsigned seed = 0; seed < kJobs; ++seed) {
+      Loop first({cost, cost, cost}, 0.05, seed);
+      first.settle();
+      left_at_first += first.race.current() != 0 ? 1 : 0;
+      Loop loop({cost, 3 * cost, 3 * cost}, 0.05, seed);
+      loop.settle();
+      for (int i = 0; i < 40; ++i) loop.step();
+      ASSERT_EQ(loop.race.current(), 0U);
+      const int others = loop.used[1] + loop.used[2];
+      loop.costs = {2 * cost, 2 * cost, 2 * cost};
+      for (int i = 0; i < 40; ++i) loop.step();
+      raced_again += loop.used[1] + loop.used[2] > others ? 1 : 0;
+      left_later += loop.race.current() != 0 ? 1 : 0;
+    }
+    EXPECT_LE(left_at_first, kJobs * 12 / 100) << cost;
+    EXPECT_LE(left_later, kJobs * 5 / 100) << cost;
+    EXPECT_GE(raced_again, kJobs * 95 / 100) << cost;
+  }
+}
+
+// A race that changes the choice for less than the noise is no reason to race soon again.
+TEST(HookRace, AfterASwitchThatSavesLittleTheNextRaceWaits) {
+  Loop loop({0.060, 0.041, 0.042}, 0, 1);
+  loop.settle();
+  for (int i = 0; i < 30; ++i) loop.step();
+  ASSERT_EQ(loop.race.current(), 1U);
+  loop.costs = {0.080, 0.081, 0.082};
+  for (int i = 0; i < 20; ++i) loop.step();
+  ASSERT_EQ(loop.race.current(), 0U);
+  ASSERT_TRUE(loop.race.settled());
+  const std::vector<int> used = loop.used;
+  loop.costs = {0.160, 0.162, 0.164};
+  for (int i = 0; i < 9 - loop.steps % 3; ++i) loop.step();
+  EXPECT_EQ(loop.used[1] + loop.used[2], used[1] + used[2]);
+}
+
+// The longest wait is 768 steps.
+TEST(HookRace, AfterManyFruitlessRacesARealChangeIsSeen) {
+  Loop loop({0.010, 0.030, 0.050}, 0, 1);
+  loop.settle();
+  for (int i = 0; i < 20000; ++i) {
+    const double more = (i / 12) % 2 == 0 ? 0 : 0.040;
+    loop.costs = {0.010 + more, 0.030 + more, 0.050 + more};
+    loop.step();
+  }
+  loop.costs = {0.200, 0.100, 0.050};
+  int steps = 0;
+  while (steps < 2000 && !(loop.race.settled() && loop.race.current() == 2)) {
+    loop.step();
+    ++steps;
+  }
+  EXPECT_LE(steps, 768 + 20);
+}
+
+TEST(HookRace, AfterForgetTimesTheHooksStillRaceAgain) {
+  Loop loop({0.010, 0.030}, 0.02, 1);
+  loop.settle();
+  for (int i = 0; i < 40; ++i) loop.step();
+  loop.race.forget_times();
+  for (int i = 0; i < 40; ++i) loop.step();
+  EXPECT_EQ(loop.race.current(), 0U);
+  loop.costs = {0.100, 0.030};
+  for (int i = 0; i < 20; ++i) loop.step();
+  EXPECT_EQ(loop.race.current(), 1U);
+}
+
 TEST(HookRace, TimesThatAreNotFiniteAndTimesOfOtherHooksChangeNothing) {
   HookRace race(3);
   const std::vector<double> before = race.save();
@@ -314,6 +396,24 @@ TEST(HookRace, ARestoredCopyDecidesAsTheOriginal) {
       ASSERT_EQ(other.race.current(), loop.race.current()) << "step " << i << " + " << j;
       ASSERT_EQ(other.race.save(), loop.race.save()) << "step " << i << " + " << j;
     }
+  }
+}
+
+// A job that continues from a checkpoint lacks the time of the step before the checkpoint.
+TEST(HookRace, AJobThatIsResumedInTheMidstOfARaceMeasuresEachHook) {
+  for (int saved_after = 0; saved_after < 80; ++saved_after) {
+    Loop loop({0.010, 0.011, 0.012, 0.0105}, 0.01, 3);
+    for (int i = 0; i < saved_after; ++i) {
+      if (i == 50) loop.costs = {0.054, 0.050, 0.053, 0.051};
+      loop.step();
+    }
+    loop.resume();
+    for (int i = 0; i < 10; ++i) loop.step();
+    loop.settle();
+    for (std::size_t hook = 0; hook < 4; ++hook) {
+      EXPECT_TRUE(std::isfinite(loop.race.measured(hook).cost)) << "hook " << hook << ", saved after " << saved_after;
+    }
+    EXPECT_TRUE(loop.is_near_best(0.03)) << "saved after " << saved_after;
   }
 }
 
