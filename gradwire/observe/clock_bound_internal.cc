@@ -11,7 +11,7 @@ namespace {
 
 // Processes of one host read wall and monotonic clock one after the other.
 constexpr std::int64_t kSameClock = 1'000'000;
-constexpr std::int64_t kHostsDiffer = 60'000'000'000;
+constexpr std::int64_t kWallClocksDiffer = 60'000'000'000;
 
 // Whether such a call ends well on no rank before all ranks have made it.
 bool waits_for_all(const CallRow& call) noexcept {
@@ -38,10 +38,6 @@ bool have_one_clock(const RankTable& one, const RankTable& other) noexcept {
   return std::abs(one.wall_offset - other.wall_offset) < kSameClock;
 }
 
-std::int64_t clocks_differ(const RankTable& one, const RankTable& other) noexcept {
-  return have_one_clock(one, other) ? 0 : kHostsDiffer;
-}
-
 std::int64_t least_shift(const ClockOfRank& own, const ClockOfRank& theirs) {
   if (have_one_clock(own.rank, theirs.rank)) return 0;
   const std::int64_t by_wall = theirs.rank.wall_offset - own.rank.wall_offset;
@@ -55,7 +51,7 @@ std::int64_t least_shift(const ClockOfRank& own, const ClockOfRank& theirs) {
     if (both_went_well && waits_for_all(*call) && waits_for_all(mine))
       least = std::max(least, mine.called - call->ended);
   }
-  return least == kNone ? by_wall - kHostsDiffer : least;
+  return least == kNone ? by_wall - kWallClocksDiffer : least;
 }
 
 }  // namespace gradwire::observe

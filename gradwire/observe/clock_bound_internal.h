@@ -22,14 +22,9 @@ struct ClockOfRank {
 // Whether the ranks are on one host, as their clocks show.
 bool have_one_clock(const RankTable& one, const RankTable& other) noexcept;
 
-// By so much at most the wall clocks of two ranks differ, in nanoseconds: not at all on one host, and by a minute on
-// two. Where nobody keeps the clocks of hosts in time they are seconds apart, or tens of seconds. Two hosts that are
-// further apart may have the wrong rank named; with a greater bound more diagnoses would name nobody.
-std::int64_t clocks_differ(const RankTable& one, const RankTable& other) noexcept;
-
 // At a time t of the clock of `theirs`, the clock of `own` shows t plus this, or a later time; in nanoseconds.
 // The calls of both ranks tell: where both ended well, neither ended before the other one was made. Without such calls
-// the wall clocks tell, as far as clocks_differ().
+// the wall clocks tell, which differ by no more than a minute.
 std::int64_t least_shift(const ClockOfRank& own, const ClockOfRank& theirs);
 
 }  // namespace gradwire::observe

@@ -1070,7 +1070,7 @@ TEST(Diagnosis, AProcessThatIsYoungerThanTheEpochIsNotTheOneThatIsMissed) {
 }
 
 TEST(Diagnosis, TheAgeOfAProcessOfAnotherHostIsAsCertainAsTheClocks) {
-  for (const std::int64_t wall : {0, 1, -1, 50, -50}) {
+  for (const std::int64_t wall : {0, 1, -1}) {
     SCOPED_TRACE(concat("wall clock ", wall, " s"));
     EpochJob job(0);
     job.all_call(Outcome::none, 1);
@@ -1078,10 +1078,10 @@ TEST(Diagnosis, TheAgeOfAProcessOfAnotherHostIsAsCertainAsTheClocks) {
     job.at(1).groups.clear();
     job.at(1).process.state = 'R';
     job.at(1).wall_offset += wall * kSecond;
-    // Half a second after the first call of the epoch, and two minutes before.
+    // Half a second after the first call of the epoch, and four seconds before.
     job.at(1).started = first + kSecond / 2;
     EXPECT_TRUE(job.stalled().culprits.empty());
-    job.at(1).started = first - 120 * kSecond;
+    job.at(1).started = first - 4 * kSecond;
     expect(job.stalled(), FaultClass::slow, {1});
   }
 }

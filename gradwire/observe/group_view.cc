@@ -61,14 +61,16 @@ bool has_numbers_of_job(const std::vector<Member>& members) {
 }
 
 // Before that moment of the wall clock of `own` no call in a group of the epoch was made, though the clocks of hosts
-// differ. Nothing where the tables have forgotten the first call.
+// differ as much as those of hosts that are kept in time may. Nothing where the tables have forgotten the first call.
 std::optional<std::int64_t> first_call(const RankTable& own, const std::vector<RankTable>& ranks, std::int64_t epoch) {
+  constexpr std::int64_t kHostsDiffer = 2'000'000'000;
   std::optional<std::int64_t> first;
   for (const RankTable& rank : ranks) {
     for (const GroupTable& group : rank.groups) {
       if (epoch_of_path(group.path) != epoch || group.calls.empty()) continue;
       if (forgets_calls(group)) return std::nullopt;
-      const std::int64_t time = group.calls.front().called + rank.wall_offset - clocks_differ(own, rank);
+      const std::int64_t margin = have_one_clock(own, rank) ? 0 : kHostsDiffer;
+      const std::int64_t time = group.calls.front().called + rank.wall_offset - margin;
       first = std::min(first.value_or(time), time);
     }
   }
