@@ -85,7 +85,8 @@ ElasticServer::ElasticServer(const NodeOptions& node, const std::string& secret,
       run_id_(random_job_id()),
       hosts_(store_) {
   store_->set(kIdKey, job_id_);
-  store_->set(kRunKey, run_id_);
+  // A job that goes on from its journal is the run that its hosts know, and tell (JoinedHost::talk_to_the_store()).
+  if (contents.empty()) store_->set(kRunKey, run_id_);
   store_->set(kNextRankKey, std::to_string(next_rank));
   store_->set(kVersionKey, GRADWIRE_VERSION);
 }
@@ -126,7 +127,7 @@ JoinedHost::JoinedHost(const NodeOptions& node, const std::string& secret, int r
     refuse(concat("the job at ", address_of(node), " is '", job_id_, "', and this host was started with --job-id ",
                   node.job_id));
   }
-  run_id_ = store_->get(kRunKey);
+  run_id_ = store_->compare_set(kRunKey, "", random_job_id());
   first_rank_ = static_cast<int>(store_->add(kNextRankKey, ranks)) - ranks;
   watch_ = std::make_unique<membership::HostWatch>(store_);
   thread_ = Thread("elastic-host", [this] { run(); });
@@ -138,6 +139,7 @@ std::string JoinedHost::place() const { return membership::job_place(node_.host,
 
 void JoinedHost::talk_to_the_store() {
   watch_->beat();
+  store_->compare_set(kRunKey, "", run_id_);
   if (const auto why = watch_->ended()) {
     const MutexLock lock(mutex_);
     reason_ = concat("the job at ", address_of(node_), " has ended: ", *why);

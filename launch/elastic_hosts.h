@@ -33,7 +33,7 @@ class ElasticServer final {
   const std::shared_ptr<Store>& store() const noexcept { return store_; }
   // The value of GRADWIRE_JOB_ID on all hosts: that of `node`, else a random one.
   const std::string& job_id() const noexcept { return job_id_; }
-  // The value of GRADWIRE_RUN_ID on all hosts.
+  // The value of GRADWIRE_RUN_ID on all hosts of a new job. A job that goes on has that of its hosts (JoinedHost).
   const std::string& run_id() const noexcept { return run_id_; }
   // What other hosts --join: "HOST:PORT".
   std::string address() const;

@@ -6,9 +6,13 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 
+#include <chrono>
+#include <map>
 #include <memory>
 #include <string>
+#include <thread>
 
+#include "gradwire/base/deadline.h"
 #include "gradwire/base/process_identity.h"
 #include "gradwire/membership/event_log.h"
 #include "gradwire/membership/records.h"
@@ -75,6 +79,15 @@ TEST_F(JoinedHostTest, TwoRunsOfAJobWithOneIdAreToldApart) {
   const ElasticServer again(named, "", 3);
   EXPECT_EQ(again.job_id(), server_->job_id());
   EXPECT_NE(again.run_id(), server_->run_id());
+}
+
+TEST_F(JoinedHostTest, AJobThatGoesOnFromItsJournalIsTheRunThatItsHostsKnow) {
+  const std::string before = host_->run_id();
+  server_.reset();
+  server_ = std::make_unique<ElasticServer>(node_, "", 3, std::map<std::string, std::string>{{"a", "b"}});
+  const Deadline guard = Deadline::after(std::chrono::minutes(1));
+  while (!host_->answers() && !guard.expired()) std::this_thread::yield();
+  EXPECT_EQ(JoinedHost(node_, "", 1, signals_).run_id(), before);
 }
 
 TEST_F(JoinedHostTest, TheRanksOfAllHostsHaveNumbersOfTheirOwn) {

@@ -118,7 +118,8 @@ RankTable rank_from(const json& line) {
   RankTable table;
   table.rank = line.at("rank");
   table.world = line.at("world");
-  table.run = line.value("run", "");  // the first files of this version lack the field, as some others do
+  // The first files of this version lack the field, as some others do, and then have the id of the job in its place.
+  table.run = line.value("run", line.value("job", ""));
   table.pid = line.at("pid");
   table.started = line.value("started", std::int64_t{0});
   table.wall_offset = line.at("wall_offset");

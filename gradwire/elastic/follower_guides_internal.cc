@@ -20,13 +20,15 @@ namespace {
 // So many bytes may wait for a newcomer besides as many as the state has. It is too slow then.
 constexpr std::size_t kTapeBytes = std::size_t{256} << 20;
 
-// How long a newcomer may take until it has the state: it meets the members, does a few steps of its own, and gets the
-// state over a link of at least 1 MB/s.
-Milliseconds patience_until_state(std::size_t bytes, std::chrono::microseconds step_time) {
-  constexpr Milliseconds kToMeet{60'000};
+// A newcomer that is alive takes something of the tape in this time.
+constexpr Milliseconds kSilence{60'000};
+
+// How long a newcomer may take until it does the first step on the tape: it meets the members, does a few steps of its
+// own, and gets the state over a link of at least 1 MB/s.
+Milliseconds patience_at_first(std::size_t bytes, std::chrono::microseconds step_time) {
   constexpr std::size_t kBytesPerMillisecond = 1000;
   constexpr int kSlowerThanMembers = 10;
-  return kToMeet + Milliseconds(bytes / kBytesPerMillisecond) +
+  return kSilence + Milliseconds(bytes / kBytesPerMillisecond) +
          std::chrono::duration_cast<Milliseconds>(step_time) * (kSettledSteps * kSlowerThanMembers);
 }
 
@@ -98,7 +100,8 @@ void FollowerGuides::guide(const membership::Member& member, const membership::E
   with_follower.members.push_back(follower);
   std::shared_ptr<TapeReader> tape;
   if (recorder_ != nullptr) {
-    tape = std::make_shared<TapeReader>(snapshot->bytes + kTapeBytes, patience_until_state(snapshot->bytes, step_time));
+    tape = std::make_shared<TapeReader>(snapshot->bytes + kTapeBytes, patience_at_first(snapshot->bytes, step_time),
+                                        kSilence, kNewcomerHolds);
     recorder_->add(tape);
   }
   const auto make_group = [with_follower, rank = group_->rank(), options = options_,

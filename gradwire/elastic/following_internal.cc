@@ -33,9 +33,6 @@ constexpr std::int64_t kHeadWords = 6;
 
 // The rank whose buffers the newcomer gets (transfer_state()).
 constexpr int kFirst = 0;
-// So many bytes of the tape the newcomer holds that it has not used: the rest waits on the member, which sees by it
-// whether the newcomer is too slow.
-constexpr std::size_t kNewcomerHolds = std::size_t{64} << 20;
 // How often a member that has nothing to send looks whether the newcomer is gone.
 constexpr Milliseconds kLookForGone{1000};
 // How often a newcomer that waits for the state looks whether it is interrupted.

@@ -29,6 +29,10 @@
 
 namespace gradwire::internal {
 
+// So many bytes of the tape the newcomer holds that it has not used: the rest waits on the member, which sees by it
+// whether the newcomer is too slow.
+inline constexpr std::size_t kNewcomerHolds = std::size_t{64} << 20;
+
 // The state at the boundary before `step`. Several guides may read one snapshot at the same time.
 struct StateSnapshot {
   std::int64_t step = 0;

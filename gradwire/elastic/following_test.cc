@@ -7,9 +7,11 @@
 #include <torch/nn/modules/linear.h>
 
 #include <atomic>
+#include <chrono>
 #include <memory>
 #include <thread>
 
+#include "gradwire/base/deadline.h"
 #include "gradwire/ddp/ddp_test_support.h"
 #include "gradwire/elastic/elastic_group.h"
 #include "gradwire/store/hash_store.h"
@@ -43,6 +45,14 @@ struct Holder {
   TrainingState state;
 };
 
+// Whether `holds()` comes true; a rank that has failed elsewhere is not waited for without end.
+template <class Condition>
+bool comes_true(const Condition& holds) {
+  const Deadline guard = Deadline::after(std::chrono::minutes(1));
+  while (!holds() && !guard.expired()) std::this_thread::yield();
+  return holds();
+}
+
 TEST(FollowingTest, TheStateComesWhileTheNewcomerDoesItsFirstSteps) {
   std::atomic<bool> has_state{false};
   run_ranks({"threads"}, 3, [&](int rank, std::shared_ptr<ProcessGroup> group) {
@@ -51,7 +61,7 @@ TEST(FollowingTest, TheStateComesWhileTheNewcomerDoesItsFirstSteps) {
       Follower follower(group, holder.state);
       EXPECT_EQ(follower.begin().step, 40);
       holder.set(2);  // a step of its own
-      while (!follower.has_state()) std::this_thread::yield();
+      EXPECT_TRUE(comes_true([&] { return follower.has_state(); }));
       for (const at::Tensor& parameter : holder.net->parameters()) EXPECT_TRUE(parameter.eq(2).all().item<bool>());
       has_state = true;
       follower.take_state(holder.state);
@@ -63,9 +73,9 @@ TEST(FollowingTest, TheStateComesWhileTheNewcomerDoesItsFirstSteps) {
     const auto tape = rank == 1 ? std::make_shared<TapeReader>(std::size_t{1} << 20) : nullptr;
     Guide guide([&](const std::shared_ptr<Store>&) { return group; }, std::make_shared<HashStore>(), snapshot, tape,
                 std::make_shared<TrafficWatch>());
-    while (!has_state) std::this_thread::yield();
+    EXPECT_TRUE(comes_true([&] { return has_state.load(); }));
     guide.end(40);
-    while (!guide.has_ended()) std::this_thread::yield();
+    EXPECT_TRUE(comes_true([&] { return guide.has_ended(); }));
     EXPECT_FALSE(guide.gave_up());
   });
 }

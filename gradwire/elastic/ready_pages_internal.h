@@ -4,23 +4,12 @@
 // waits for does these writes.
 #pragma once
 
-#include <sys/resource.h>
-
-#include <algorithm>
 #include <atomic>
 #include <cstddef>
 
 #include "gradwire/base/os_handles.h"
 
 namespace gradwire::internal {
-
-// To be called on a thread that nobody waits for: from then on, other threads of the process come first. Where they
-// want all processors, the thread gets a tenth of the time of one of them.
-inline void let_other_threads_go_first() noexcept {
-  constexpr int kNice = 10;  // a thread's weight is less by a factor of 1.25 for each
-  // On Linux, the priority is that of the calling thread alone.
-  ::setpriority(PRIO_PROCESS, 0, std::max(kNice, ::getpriority(PRIO_PROCESS, 0)));
-}
 
 // Writes a zero to each page of `memory`, and ends early when `stops` becomes true.
 inline void write_to_pages(const Mapping& memory, const std::atomic<bool>& stops) noexcept {

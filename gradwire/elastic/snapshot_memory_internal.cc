@@ -37,10 +37,7 @@ SnapshotMemory::SnapshotMemory(const std::vector<at::Tensor>& tensors) : memory_
   if (memory_ == nullptr || memory_->bytes() <= kLittle) {
     write_to_pages();
   } else {
-    thread_ = Thread("elastic-memory", [this] {
-      let_other_threads_go_first();
-      write_to_pages();
-    });
+    thread_ = Thread("elastic-memory", [this] { write_to_pages(); });
   }
 }
 

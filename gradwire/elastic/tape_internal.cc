@@ -81,17 +81,20 @@ TapeEntry TapeReader::next() {
   is_waited_for_ = true;
   while (slots_.empty() || !slots_.front()->filled) changed_.wait(lock);
   is_waited_for_ = false;
-  patience_ = silence_;
-  silent_ = Deadline::after(silence_);
+  // The last entry was taken when the readers held less than `held_` of those before it.
+  if (read_ - last_read_ >= held_) patience_ = silence_;
+  silent_ = Deadline::after(patience_);
   const std::shared_ptr<Slot> slot = std::move(slots_.front());
   slots_.pop_front();
   waiting_ -= slot->size;
+  last_read_ = slot->size;
+  read_ += last_read_;
   return slot->entry;
 }
 
 void TapeReader::has_passed_piece() {
   const MutexLock lock(mutex_);
-  silent_ = Deadline::after(silence_);
+  silent_ = Deadline::after(patience_);
 }
 
 bool TapeReader::is_waited_for() const {

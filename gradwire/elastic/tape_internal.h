@@ -41,11 +41,11 @@ struct TapeEntry {
 class TapeReader final {
  public:
   // Gives up when more bytes wait than `limit` and the entries of five steps have. So those who read the tape may do a
-  // few steps first. Also gives up when they have read nothing for `until_first` after the construction, or later
-  // nothing for `silence`.
-  explicit TapeReader(std::size_t limit, Milliseconds until_first = std::chrono::seconds(60),
-                      Milliseconds silence = std::chrono::seconds(60))
-      : limit_(limit), silence_(silence), patience_(until_first), silent_(Deadline::after(until_first)) {}
+  // few steps first. Also gives up when they have read nothing for `at_first`, or for `silence` once they must have
+  // used an entry, because they take none while they hold `held` bytes or more that they have not used.
+  explicit TapeReader(std::size_t limit, Milliseconds at_first = std::chrono::seconds(60),
+                      Milliseconds silence = std::chrono::seconds(60), std::size_t held = 0)
+      : limit_(limit), silence_(silence), held_(held), patience_(at_first), silent_(Deadline::after(at_first)) {}
 
   // The next entry, in the order in which the calls began. Waits for it, and for the end of the call.
   TapeEntry next() GRADWIRE_EXCLUDES(mutex_);
@@ -83,11 +83,14 @@ class TapeReader final {
 
   const std::size_t limit_;
   const Milliseconds silence_;
+  const std::size_t held_;
   mutable Mutex mutex_;
   Milliseconds patience_ GRADWIRE_GUARDED_BY(mutex_);  // that of silent_
   ConditionVariable changed_;
   std::deque<std::shared_ptr<Slot>> slots_ GRADWIRE_GUARDED_BY(mutex_);
   std::size_t waiting_ GRADWIRE_GUARDED_BY(mutex_) = 0;       // bytes
+  std::size_t read_ GRADWIRE_GUARDED_BY(mutex_) = 0;          // bytes
+  std::size_t last_read_ GRADWIRE_GUARDED_BY(mutex_) = 0;     // bytes of the last entry that was read
   std::size_t step_bytes_ GRADWIRE_GUARDED_BY(mutex_) = 0;    // of the newest step
   std::size_t largest_step_ GRADWIRE_GUARDED_BY(mutex_) = 0;  // bytes
   bool is_waited_for_ GRADWIRE_GUARDED_BY(mutex_) = false;

@@ -97,7 +97,6 @@ void TapeMemory::give_back(Mapping block) noexcept {
 }
 
 void TapeMemory::make_ready() noexcept {
-  let_other_threads_go_first();
   MutexLock lock(mutex_);
   while (!stops_) {
     const auto shelf =

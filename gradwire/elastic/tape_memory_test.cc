@@ -6,17 +6,13 @@
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <memory>
 #include <optional>
 #include <set>
 #include <thread>
 #include <vector>
-
-#include "gradwire/elastic/ready_pages_internal.h"
 
 namespace gradwire::tape_memory_test {
 namespace {
@@ -61,17 +57,6 @@ TEST(TapeMemoryTest, WhatIsExpectedIsReadyForTheNextStep) {
   memory->begin_step();
   wait_for_ready(*memory, 2 * kBytes);
   for (int i = 0; i < 2; ++i) EXPECT_TRUE(is_resident(memory->take(kBytes)));
-}
-
-TEST(TapeMemoryTest, AThreadThatLetsOthersGoFirstLowersItsOwnPriorityAlone) {
-  const int before = ::getpriority(PRIO_PROCESS, 0);
-  int lowered = before;
-  std::thread([&] {
-    internal::let_other_threads_go_first();
-    lowered = ::getpriority(PRIO_PROCESS, 0);
-  }).join();
-  EXPECT_EQ(lowered, std::max(before, 10));
-  EXPECT_EQ(::getpriority(PRIO_PROCESS, 0), before);
 }
 
 TEST(TapeMemoryTest, MemoryOfRowsThatAreGoneServesAgain) {

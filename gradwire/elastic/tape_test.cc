@@ -418,6 +418,17 @@ TEST(TapeTest, AReaderThatHasStoppedReadingGivesUp) {
   EXPECT_NE(reason_to_give_up(*reader).find("has taken nothing for"), std::string::npos);
 }
 
+// It may hold some entries while it does steps of its own before the first one on the tape.
+TEST(TapeTest, AReaderThatMayHoldWhatItHasReadKeepsThePatienceOfTheBeginning) {
+  const auto reader =
+      std::make_shared<TapeReader>(kNoLimit, std::chrono::hours(1), Milliseconds(0), std::size_t{1} << 20);
+  Recording recording(reader);
+  for (int i = 0; i < 2; ++i) recording.step()->wait();
+  for (int i = 0; i < 4; ++i) reader->next();
+  recording.step()->wait();
+  EXPECT_FALSE(reader->gave_up());
+}
+
 // A newcomer that hangs before it has the state never reads.
 TEST(TapeTest, AReaderThatNeverReadsGivesUp) {
   const auto reader = std::make_shared<TapeReader>(kNoLimit, Milliseconds(0), std::chrono::hours(1));

@@ -3,6 +3,7 @@
 // Hooks: GradBucket, hooks in Python, and the ready-made ones.
 #include <torch/csrc/autograd/python_variable.h>
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <vector>
@@ -37,6 +38,31 @@ std::optional<HeldObject> method_of(const py::object& object, const char* name) 
   py::object method = py::getattr(object, name, py::none());
   if (PyCallable_Check(method.ptr()) == 0) return std::nullopt;
   return HeldObject(std::move(method));
+}
+
+// Whether the value is, or holds, an object of Python's that is none of the kinds that a HookState has.
+bool holds_an_object(const c10::IValue& value) {
+  if (!value.isList()) return value.isPyObject();
+  const auto elements = value.toListRef();
+  return std::any_of(elements.begin(), elements.end(), holds_an_object);
+}
+
+// The state that a state_dict() returned.
+HookState checked_state(const py::object& state, const std::string& hook) {
+  if (!py::isinstance<py::dict>(state))
+    throw InvalidArgument(concat("state_dict() of the hook '", hook, "' returned no dict."));
+  for (const auto& [key, value] : state.cast<py::dict>()) {
+    if (!py::isinstance<py::str>(key))
+      throw InvalidArgument(concat("state_dict() of the hook '", hook, "' has the key ",
+                                   py::repr(key).cast<std::string>(), "; give keys that are texts."));
+  }
+  HookState converted = hook_state_from(state.cast<py::dict>());
+  for (const auto& [key, value] : converted) {
+    if (holds_an_object(value))
+      throw InvalidArgument(concat("state_dict() of the hook '", hook, "' has something else under '", key,
+                                   "' than tensors, numbers, bools, strings and lists of these."));
+  }
+  return converted;
 }
 
 // With tensors that share no memory with those of `state`, on the CPU.
@@ -78,12 +104,7 @@ class PythonHook final : public CommHook {
   }
   HookState state_dict() const override {
     if (!has_state()) return CommHook::state_dict();
-    return in_python([&] {
-      const py::object state = state_dict_->get()();
-      if (!py::isinstance<py::dict>(state))
-        throw InvalidArgument(concat("state_dict() of the hook '", traits().name, "' returned no dict."));
-      return copy_of(hook_state_from(state));
-    });
+    return in_python([&] { return copy_of(checked_state(state_dict_->get()(), traits().name)); });
   }
   void load_state_dict(const HookState& state) override {
     if (!has_state()) return CommHook::load_state_dict(state);

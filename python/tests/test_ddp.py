@@ -404,15 +404,19 @@ def add_up(state: Saved, bucket: dist.GradBucket) -> torch.Tensor:
     return bucket.buffer().div_(bucket.divisor)
 
 
-def test_a_state_dict_of_a_hook_that_is_no_dict_is_refused(ranks):
-    class List(Saved):
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [([1], "returned no dict"), ({1: 2}, "has the key 1"), ({"a": {"b": 1}}, "something else under 'a'"), ({"a": [1, {}]}, "under 'a'")],
+)
+def test_a_state_of_a_hook_that_cannot_be_kept_is_refused(ranks, returned, message):
+    class Wrong(Saved):
         def state_dict(self):
-            return [1]
+            return returned
 
     def body(group):
         ddp = DistributedDataParallel(make_model(), process_group=group)
-        ddp.register_comm_hook(List(), add_up)
-        with pytest.raises(dist.InvalidArgument, match="returned no dict"):
+        ddp.register_comm_hook(Wrong(), add_up)
+        with pytest.raises(dist.InvalidArgument, match=message):
             ddp._hook.state_dict()
 
     ranks.all_well(1, body)

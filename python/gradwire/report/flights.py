@@ -74,7 +74,7 @@ def read_flight_rank(file: str) -> FlightRank:
             if line.count_at("version") != VERSION:
                 raise line.fail("another version of gradwire wrote it; make the report with that one")
             offset = line.number_at("wall_offset") * 1e-9
-            state, run = state_of(line.fields.get("process")), str(line.fields.get("run", ""))
+            state, run = state_of(line.fields.get("process")), str(line.fields.get("run", line.fields.get("job", "")))
             rank = FlightRank(int(line.number_at("rank")), int(line.number_at("world")), state, run)
         elif kind == "call":
             if rank is None:

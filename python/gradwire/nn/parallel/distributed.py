@@ -444,6 +444,7 @@ class DistributedDataParallel(Module, Joinable):
         an elastic job that is done again begins with the state before it, and members that come get the state. The dict
         has str keys, and tensors, numbers, bools, strings and lists of these. Values whose keys begin with 'local/' are
         this rank's own, and are tensors of a floating-point type; all others are the same on all ranks.
+        load_state_dict() replaces all of the state; keys of 'local/' may be missing, and the tensors lie on the CPU.
         """
         native = native_hook(state, hook)
         self._core.register_comm_hook(native)
