@@ -139,6 +139,7 @@ std::string JoinedHost::place() const { return membership::job_place(node_.host,
 
 void JoinedHost::talk_to_the_store() {
   watch_->beat();
+  // A store that was started again from the journal lacks the run, and nothing else tells this host so.
   store_->compare_set(kRunKey, "", run_id_);
   if (const auto why = watch_->ended()) {
     const MutexLock lock(mutex_);

@@ -49,13 +49,18 @@ struct Holder {
   std::string got;
 };
 
+TransferRanks all_give_to_first(int size) {
+  TransferRanks ranks{.givers = {}, .takers = {0}};
+  for (int giver = 1; giver < size; ++giver) ranks.givers.push_back(giver);
+  return ranks;
+}
+
 // Ranks 1 and up of `size` hold the state of seed 2; rank 0 takes. Returns what rank 0 tells of the transfer.
 // `rest_of`: the user's state of a rank.
 TransferReport transfer(int size, std::int64_t width, const std::function<std::string(int rank)>& rest_of) {
   TransferReport told;
   run_ranks({"threads"}, size, [&](int rank, std::shared_ptr<ProcessGroup> group) {
-    TransferRanks ranks{.givers = {}, .takers = {0}};
-    for (int giver = 1; giver < size; ++giver) ranks.givers.push_back(giver);
+    const TransferRanks ranks = all_give_to_first(size);
     Holder holder(width, rank == 0 ? 1 : 2, static_cast<float>(rank), rest_of(rank));
     TransferReport report;
     const StateParcel parcel = internal::transfer_state(*group, internal::source_of(holder.state), ranks, &report);
@@ -104,8 +109,7 @@ TEST(StateTransferTest, TheRestComesAsTheFirstOfItsHoldersWritesIt) {
 TEST(StateTransferTest, PiecesThatATakerHasAreNotSent) {
   for (const int size : {2, 3}) {
     run_ranks({"threads"}, size, [&](int rank, std::shared_ptr<ProcessGroup> group) {
-      TransferRanks ranks{.givers = {}, .takers = {0}};
-      for (int giver = 1; giver < size; ++giver) ranks.givers.push_back(giver);
+      const TransferRanks ranks = all_give_to_first(size);
       Holder holder(1200, 2, 1, "the rest");
       const torch::NoGradGuard no_grad;
       if (rank != 0) holder.net->twisted.fill_(5);
@@ -146,8 +150,7 @@ void expect_equal_tensors(const std::vector<at::Tensor>& actual, const std::vect
 TEST(StateTransferTest, TensorsOfTheRestArriveWithTheirDtypesAndSizes) {
   for (const int size : {2, 3, 4}) {
     run_ranks({"threads"}, size, [&](int rank, std::shared_ptr<ProcessGroup> group) {
-      TransferRanks ranks{.givers = {}, .takers = {0}};
-      for (int giver = 1; giver < size; ++giver) ranks.givers.push_back(giver);
+      const TransferRanks ranks = all_give_to_first(size);
       Holder holder(300, rank == 0 ? 1 : 2, 1, "text");
       torch::optim::Adam adam(holder.ddp->parameters(), 0.01);
       if (rank != 0) {
@@ -211,8 +214,7 @@ TEST(StateTransferTest, SeveralMembersTakeAtOnce) {
 TEST(StateTransferTest, ATakerMayChangeItsStateMeanwhile) {
   for (const int size : {2, 3}) {
     run_ranks({"threads"}, size, [&](int rank, std::shared_ptr<ProcessGroup> group) {
-      TransferRanks ranks{.givers = {}, .takers = {0}};
-      for (int giver = 1; giver < size; ++giver) ranks.givers.push_back(giver);
+      const TransferRanks ranks = all_give_to_first(size);
       Holder holder(300, 2, 1, "the rest");
       const torch::NoGradGuard no_grad;
       if (rank != 0) holder.net->twisted.fill_(5);

@@ -54,8 +54,9 @@ class ChoiceRace {
   Choice last() const noexcept { return last_; }
   // As HookRace. The step uses current().
   bool begin_step() noexcept;
-  // Adds the time of a step that used `used`, or the medians of a window. The time of another choice than current()
-  // changes nothing.
+  // Adds the time of a step that used `used`, or the medians of a window, to the race that wants it. As
+  // HookRace::add(): the last time of a turn comes in the first step of the next one, and other times of another choice
+  // than current() change nothing.
   void add(const Choice& used, const LoopTime& time);
   // As HookRace::drop_current(), for the current hook.
   void drop_current_hook();

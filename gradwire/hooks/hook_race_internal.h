@@ -3,11 +3,11 @@
 // The decision which of several hooks a training loop uses, from the times of steps.
 //
 // Each hook gets a turn of a few steps; the hooks that are near the best get a second, longer turn; then the race is
-// settled. While it is settled, the times of whole windows of steps are compared with those of the first
-// windows, and of a race that was not the first. When a window differs by more than windows usually do, and so do the
-// two steps after it, the hooks race again, in short turns. Another hook wins such a race only when it also beats the
-// old choice in a closing turn: else the times of the hooks are of different conditions. After a race that saves
-// nothing clear, the hooks do not race again for some time, for 768 steps at most.
+// settled. While it is settled, the times of whole windows of steps are compared with those of the first windows, and
+// of a race that was not the first. When a window differs by more than windows usually do, and so do the two steps
+// after it, the hooks race again, in short turns. Another hook wins such a race only when it also beats the old choice
+// in a closing turn: else the times of the hooks are of different conditions. After a race that saves nothing clear,
+// the hooks do not race again for some time, for 768 steps at most.
 //
 // Pure: no clock, no group, no hook. Members that are given the same times decide alike, and a copy that restore()
 // made goes on as the original does.
@@ -58,9 +58,8 @@ class HookRace {
   bool settled() const noexcept { return phase_ == Phase::settled; }
   // The choice before the race, or, when the race is settled, the current one.
   std::size_t before() const noexcept { return before_; }
-  // Begins a step. Returns whether add() gets times in this step: in every step while hooks race, and when
-  // the race is settled, at the end of a window and in the steps after a window that differs. A race of one hook never
-  // wants times.
+  // Begins a step. Returns whether add() gets times in this step: in every step while hooks race, and, when the race is
+  // settled, at the end of a window and in the steps after a window that differs. A race of one hook never wants times.
   bool begin_step() noexcept;
   // Adds the time of the step before, or the median of a window; `hook`: the one that made it. In a race, the first
   // step of a turn adds the last time of the turn before. Other times of another hook than current(), and a time that
@@ -72,7 +71,7 @@ class HookRace {
   // settled.
   void drop_current();
 
-  // Starts a race: anew when none has ended yet, in short turns otherwise.
+  // Starts a race: in short turns where the race is settled; a race that is under way begins anew.
   void race_again();
   // What was measured is of other conditions than what follows: the windows to come are the first ones.
   void forget_times() noexcept {

@@ -417,7 +417,7 @@ std::shared_ptr<Work> ProcessGroup::reduce_scatter_tensor(at::Tensor output, at:
     require_by_parts(check, options.op, {output, input});
     const Tensors halves = as_halves({output, input});
     return work_after(
-        reduce_scatter_tensor(halves[0], halves[1], options), [] {}, Outputs::list({output}));
+        reduce_scatter_tensor(halves[0], halves[1], options), [] {}, Outputs::one(output));
   }
   return enter("reduce_scatter_tensor", options, others_of(*this) * bytes_of(output),
                Told{arguments_of(CallKind::reduce_scatter_tensor, __builtin_return_address(0), output),
@@ -485,7 +485,7 @@ std::shared_ptr<Work> ProcessGroup::all_to_all_single(at::Tensor output, at::Ten
     auto work = all_to_all_single(output.detach().view({-1}), input.detach().reshape({-1}),
                                   elements_of(output_splits, output), elements_of(input_splits, input), options);
     return work_after(
-        std::move(work), [] {}, Outputs::list({output}));
+        std::move(work), [] {}, Outputs::one(output));
   }
   const auto self = static_cast<std::size_t>(rank());
   if (output_splits[self] != input_splits[self]) {

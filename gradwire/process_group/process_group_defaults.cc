@@ -105,7 +105,7 @@ std::shared_ptr<Work> ProcessGroup::do_all_gather_into_tensor(at::Tensor& output
         const at::NoGradGuard no_grad_here;
         if (!memory.is_same(output)) output.copy_(memory);
       },
-      Outputs::list({output}));
+      Outputs::one(output));
 }
 
 std::shared_ptr<Work> ProcessGroup::do_reduce_scatter_tensor(at::Tensor& output, at::Tensor& input,
@@ -126,7 +126,7 @@ std::shared_ptr<Work> ProcessGroup::do_all_to_all_single(at::Tensor& output, at:
   Tensors inputs = input.split_with_sizes(input_splits);
   std::shared_ptr<Work> work = required(do_all_to_all(outputs, inputs, options), *this, "all_to_all");
   return internal::work_after(
-      std::move(work), [] {}, Outputs::list({output}));
+      std::move(work), [] {}, Outputs::one(output));
 }
 
 std::shared_ptr<Work> ProcessGroup::do_barrier(const BarrierOptions& options) {

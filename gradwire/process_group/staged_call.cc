@@ -271,7 +271,7 @@ Outputs outputs_of(const Given& given) {
   } else if constexpr (requires { given.outputs; }) {
     return Outputs::list(given.outputs);
   } else if constexpr (requires { given.output; }) {
-    return Outputs::list({given.output});
+    return Outputs::one(given.output);
   } else {
     return Outputs::list(given.tensors);
   }

@@ -193,7 +193,7 @@ std::shared_ptr<Work> GroupOverC10d::run(AllGatherIntoTensorCall& given) {
   at::Tensor whole = launch.writes(given.output).view({-1});
   at::Tensor part = launch.reads(given.input).view({-1});
   launch.start([&](c10d::Backend& engine) { return engine._allgather_base(whole, part, theirs); });
-  return launch.follow(given.options.async, Outputs::list({given.output}));
+  return launch.follow(given.options.async, Outputs::one(given.output));
 }
 
 template <>
@@ -239,7 +239,7 @@ std::shared_ptr<Work> GroupOverC10d::run(ReduceScatterTensorCall& given) {
                               : launch.reduces(given.input, at::Tensor(), given.options.op, theirs.reduceOp);
   whole = whole.view({-1});
   launch.start([&](c10d::Backend& engine) { return engine._reduce_scatter_base(part, whole, theirs); });
-  return launch.follow(given.options.async, Outputs::list({given.output}));
+  return launch.follow(given.options.async, Outputs::one(given.output));
 }
 
 template <>
@@ -283,7 +283,7 @@ std::shared_ptr<Work> GroupOverC10d::run(AllToAllSingleCall& given) {
   for (const std::int64_t split : given.output_splits) to_splits.push_back(split * row);
   for (const std::int64_t split : given.input_splits) from_splits.push_back(split * row);
   launch.start([&](c10d::Backend& engine) { return engine.alltoall_base(to, from, to_splits, from_splits, theirs); });
-  return launch.follow(given.options.async, Outputs::list({given.output}));
+  return launch.follow(given.options.async, Outputs::one(given.output));
 }
 
 // Gloo's lists must be of one size; its splits need not.

@@ -219,7 +219,7 @@ std::shared_ptr<Work> HybridGroup::run(ReduceCall& given) {
 
 template <>
 std::shared_ptr<Work> HybridGroup::run(AllGatherIntoTensorCall& given) {
-  return ordered("all_gather_into_tensor", given.options, Outputs::list({given.output}),
+  return ordered("all_gather_into_tensor", given.options, Outputs::one(given.output),
                  [this, output = given.output, input = given.input](Call& call) {
                    const at::Tensor part = row_of(*memory_with_values(input));
                    const at::Tensor result = *memory_for_results(output);
@@ -248,7 +248,7 @@ template <>
 std::shared_ptr<Work> HybridGroup::run(ReduceScatterTensorCall& given) {
   internal::Validator(*this, "reduce_scatter_tensor").reducible({given.output});
   require_reduction("reduce_scatter_tensor", {given.output}, given.options.op);
-  return ordered("reduce_scatter_tensor", given.options, Outputs::list({given.output}),
+  return ordered("reduce_scatter_tensor", given.options, Outputs::one(given.output),
                  [this, output = given.output, input = given.input, op = given.options.op](Call& call) {
                    const at::Tensor result = *memory_for_results(output);
                    reduce_rows(call, row_of(result), memory_with_values(input)->view({size(), result.numel()}), op);
@@ -301,7 +301,7 @@ std::shared_ptr<Work> HybridGroup::run(AllToAllCall& given) {
 
 template <>
 std::shared_ptr<Work> HybridGroup::run(AllToAllSingleCall& given) {
-  return ordered("all_to_all_single", given.options, Outputs::list({given.output}),
+  return ordered("all_to_all_single", given.options, Outputs::one(given.output),
                  [output = given.output, input = given.input, output_splits = given.output_splits,
                   input_splits = given.input_splits](Call& call) {
                    call.everyone()
