@@ -7,17 +7,22 @@
 
 #include <algorithm>
 #include <cctype>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
 #include <thread>
 #include <type_traits>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "gradwire/elastic/elastic.h"
 #include "gradwire/elastic/elastic_test_support.h"
 #include "gradwire/hooks/registry.h"
+#include "gradwire/process_group/call_group.h"
+#include "gradwire/process_group/init.h"
+#include "gradwire/process_group/user_backends.h"
 #include "gradwire/process_group/wait_clock_internal.h"
 
 namespace gradwire::elastic_follow_test {
@@ -147,7 +152,7 @@ class FollowTest : public ::testing::Test {
   // Two members begin; `newcomers` join when these are in the middle of their epoch.
   template <class AnyNet = Mlp>
   void run(const std::vector<Setting>& members, const std::vector<Setting>& newcomers) {
-    ElasticOptions options = job_.options();
+    ElasticOptions options = job_.options(backend_);
     options.follow = true;
     courses_.resize(members.size() + newcomers.size());
     std::atomic<bool> start_others{false};
@@ -211,6 +216,7 @@ class FollowTest : public ::testing::Test {
 
   ElasticJob job_{{.min = 1, .max = 4, .first = 2}};
   bool waits_ = true;  // the members, for those that follow, at kMeet
+  std::string backend_ = "threads";
   std::vector<Course> courses_;
 };
 
@@ -378,22 +384,55 @@ TEST_F(FollowTest, MembersThatStopDoNotWaitForANewcomerThatIsFarBehind) {
   expect_equal_bits(courses_[2].parameters, serial_parameters(sizes()), "the serial program");
 }
 
-// The same while the newcomer is not ready for the state yet.
+// A group that calls `before` before each call.
+class HeldGroup final : public CallGroup {
+ public:
+  HeldGroup(std::shared_ptr<ProcessGroup> held, std::function<void(const GroupCall& call)> before)
+      : CallGroup(held->rank(), held->size()), held_(std::move(held)), before_(std::move(before)) {}
+  bool multiplies_as_it_sums() const override { return held_->multiplies_as_it_sums(); }
+  void abort(const std::string& reason) override { held_->abort(reason); }
+  void shutdown() override { held_->shutdown(); }
+
+ protected:
+  std::string get_backend_name() const override { return held_->name(); }
+  std::shared_ptr<Work> do_call(GroupCall& call) override {
+    before_(call);
+    return call_on(*held_, call, timeout());
+  }
+
+ private:
+  const std::shared_ptr<ProcessGroup> held_;
+  const std::function<void(const GroupCall& call)> before_;
+};
+
+// The same while the newcomer has not got the state yet.
 TEST_F(FollowTest, MembersThatStopDoNotWaitForANewcomerWithoutState) {
-  std::atomic<bool> has_come{false};
+  std::atomic<bool> knows_the_step{false};
+  std::atomic<bool> is_held{false};
+  backend_ = "holds_the_state";
+  register_backend(
+      backend_,
+      [&](std::shared_ptr<Store> store, int rank, int size, Milliseconds timeout) -> std::shared_ptr<ProcessGroup> {
+        auto group = make_process_group("threads", store, rank, size, timeout);
+        // Only the newcomer's group beside the members has three ranks. Which step comes next is broadcast there, and
+        // the calls after that are for the state.
+        if (size != 3 || rank != 2) return group;
+        return std::make_shared<HeldGroup>(group, [&](const GroupCall& call) {
+          const bool is_broadcast = std::holds_alternative<BroadcastCall>(call);
+          if (is_broadcast) knows_the_step = true;
+          if (!is_broadcast && knows_the_step && !is_held.exchange(true)) job_.decided(membership::epoch_key(2));
+        });
+      });
   const Setting leaves{.before = [&](Elastic& elastic, const ElasticStep& at) {
     if (at.epoch != 1 || at.follows) return;
-    while (at.step == 60 && !has_come) std::this_thread::yield();
+    while (at.step == 60 && !is_held) std::this_thread::yield();
     if (at.step == 60) elastic.leave();
     if (at.step == 65) job_.decided(membership::change_key(1));  // the wish has arrived
   }};
-  const Setting newcomer{.before = [&](Elastic&, const ElasticStep& at) {
-    if (!at.follows || has_come.exchange(true)) return;
-    job_.decided(membership::epoch_key(2));
-  }};
   const Setting stays{.before = [&](Elastic&, const ElasticStep& at) { wait_for_newcomer(at); }};
   waits_ = false;
-  run({leaves, stays}, {newcomer});
+  run({leaves, stays}, {{}});
+  EXPECT_TRUE(is_held);
   EXPECT_EQ(courses_[0].end, ElasticEnd::left);
   expect_same_ends({1, 2});
   EXPECT_EQ(courses_[2].followed.size(), 3U) << "those before it has the state";
