@@ -32,12 +32,13 @@ std::string lower_case(std::string_view text) {
 
 KernelSet make_set(std::int64_t target) {
   KernelSet set{lower_case(hwy::TargetName(target)), find_reduce_float(target), find_reduce_half(target),
-                find_reduce_integer(target),         find_cast(target),         find_quantize_loops(target),
-                find_matrix_loops(target),           find_affine_loops(target)};
+                find_reduce_integer(target),         find_cast(target),         find_copy(target),
+                find_quantize_loops(target),         find_matrix_loops(target), find_affine_loops(target)};
   if (set.reduce_float == nullptr) set.reduce_float = &reduce_scalar;
   if (set.reduce_half == nullptr) set.reduce_half = &reduce_scalar;
   if (set.reduce_integer == nullptr) set.reduce_integer = &reduce_scalar;
   if (set.cast == nullptr) set.cast = &cast_scalar;
+  if (set.copy == nullptr) set.copy = &copy_scalar;
   if (set.quantize == nullptr) set.quantize = &quantize_loops_scalar();
   if (set.matrix == nullptr) set.matrix = &matrix_loops_scalar();
   if (set.affine == nullptr) set.affine = &affine_loops_scalar();
@@ -52,8 +53,8 @@ const std::vector<KernelSet>& sets() {
     for (const std::int64_t target : kHighwayTargets) {
       if ((runnable & target) != 0) found.push_back(make_set(target));
     }
-    found.push_back({"scalar", &reduce_scalar, &reduce_scalar, &reduce_scalar, &cast_scalar, &quantize_loops_scalar(),
-                     &matrix_loops_scalar(), &affine_loops_scalar()});
+    found.push_back({"scalar", &reduce_scalar, &reduce_scalar, &reduce_scalar, &cast_scalar, &copy_scalar,
+                     &quantize_loops_scalar(), &matrix_loops_scalar(), &affine_loops_scalar()});
     return found;
   }();
   return list;

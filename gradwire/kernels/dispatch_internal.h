@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// How reduce() and cast() reach the loops of one instruction set.
+// How reduce(), cast() and copy_from_peer() reach the loops of one instruction set.
 //
 // A loop may do less than it is asked for: it handles whole vectors from the front and returns where it stopped. The
 // rest, and every pair it has no code for, is done by the scalar loop, whose bits are the same.
@@ -30,6 +30,9 @@ using ReduceLoop = std::size_t (*)(const ReduceCall& call, std::size_t begin, st
 
 inline constexpr std::size_t kStreamAlignment = 64;
 
+inline constexpr std::size_t kLine = 64;         // bytes of a cache line
+inline constexpr std::size_t kPageBytes = 4096;  // within which a processor fetches ahead
+
 struct CastCall {
   DType from;
   const void* source;
@@ -42,6 +45,13 @@ struct CastCall {
 // Converts elements [begin, end) and returns the index of the first one it left.
 using CastLoop = std::size_t (*)(const CastCall& call, std::size_t begin, std::size_t end) noexcept;
 
+// Copies bytes [begin, end), between memory that does not overlap, and returns the first one that it left. `to + begin`
+// is aligned to kStreamAlignment. A loop does groups of kCopyFrom bytes.
+using CopyLoop = std::size_t (*)(void* to, const void* from, std::size_t begin, std::size_t end,
+                                 bool streamed) noexcept;
+
+inline constexpr std::size_t kCopyFrom = 4 * kPageBytes;
+
 struct QuantizeLoops;  // quantize_internal.h
 struct MatrixLoops;    // matrix_internal.h
 struct AffineLoops;    // affine_internal.h
@@ -53,6 +63,7 @@ struct KernelSet {
   ReduceLoop reduce_half;     // f16, bf16
   ReduceLoop reduce_integer;  // i8, u8, i32, i64, boolean
   CastLoop cast;
+  CopyLoop copy;
   const QuantizeLoops* quantize;
   const MatrixLoops* matrix;
   const AffineLoops* affine;
@@ -62,9 +73,10 @@ struct KernelSet {
 // set.
 const KernelSet& active() noexcept;
 
-// The reference loops; they do everything they are asked for.
+// The reference loops; they do everything they are asked for, but for copy_scalar(), which leaves all to copy_bytes().
 std::size_t reduce_scalar(const ReduceCall& call, std::size_t begin, std::size_t end, bool streamed) noexcept;
 std::size_t cast_scalar(const CastCall& call, std::size_t begin, std::size_t end) noexcept;
+std::size_t copy_scalar(void* to, const void* from, std::size_t begin, std::size_t end, bool streamed) noexcept;
 
 // Each loop notes the instruction set that it was compiled for (Highway's name, a string that lives for ever); a test
 // reads it back. One note for the process: the last loop that ran on any thread.
@@ -76,5 +88,6 @@ ReduceLoop find_reduce_float(std::int64_t target) noexcept;
 ReduceLoop find_reduce_half(std::int64_t target) noexcept;
 ReduceLoop find_reduce_integer(std::int64_t target) noexcept;
 CastLoop find_cast(std::int64_t target) noexcept;
+CopyLoop find_copy(std::int64_t target) noexcept;
 
 }  // namespace gradwire::kernels

@@ -143,6 +143,23 @@ TEST_P(ReduceTest, EveryPairSourcesDestinationsAndEdgeCountsMatchTheOracle) {
   }
 }
 
+// Two sources go four pages at a time: counts around one and two such groups, with every alignment of the first one.
+TEST_P(ReduceTest, GroupsOfPagesOfTwoSources) {
+  std::uint32_t seed = 0;
+  for (const DType dtype : oracle::kDTypes) {
+    const std::size_t group = 4 * 4096 / size_of(dtype);
+    const Inputs inputs(dtype, 2, 2 * group + 129, ++seed, 16);
+    const auto expected = inputs.expect(ReduceOp::sum());
+    for (const std::size_t destinations : {1, 2, 3}) {
+      for (const std::size_t count : {group - 1, group, group + 1, group + 65, 2 * group - 1, 2 * group + 129}) {
+        for (const Store store : {Store::cached, Store::streamed}) {
+          ASSERT_EQ(inputs.check(ReduceOp::sum(), expected, destinations, count, {16}, store), "");
+        }
+      }
+    }
+  }
+}
+
 TEST_P(ReduceTest, EveryMisalignmentOfSourcesAndDestinations) {
   for (const DType dtype : {DType::f32, DType::f64, DType::f16, DType::bf16, DType::u8}) {
     const std::size_t count = 10 * 1024 / size_of(dtype);  // large enough for reduce() to look at alignment
@@ -164,7 +181,7 @@ TEST_P(ReduceTest, EveryMisalignmentOfSourcesAndDestinations) {
 
 TEST_P(ReduceTest, DestinationsMayBeTheSources) {
   for (const DType dtype : oracle::kDTypes) {
-    const std::size_t count = 5001;
+    const std::size_t count = 20'001;
     for (const std::size_t number : {1, 2, 3, 8}) {
       for (const Store store : {Store::cached, Store::streamed}) {
         const Inputs inputs(dtype, number, count, 5);

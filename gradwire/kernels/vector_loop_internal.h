@@ -88,32 +88,45 @@ HWY_NOINLINE std::size_t run_loop(const ReduceCall& call, const Operation op, st
     }
   };
 
-  std::size_t i = begin;
-  for (; end - i >= 4 * lanes; i += 4 * lanes) {
-    const Stored* source = static_cast<const Stored*>(from[0]) + i;
+  // The vectors at `at`, and one, two and three strides after it.
+  const auto reduce_four = [&](std::size_t at, std::size_t stride) HWY_ATTR {
+    const Stored* source = static_cast<const Stored*>(from[0]) + at;
     auto v0 = load(source);
-    auto v1 = load(source + lanes);
-    auto v2 = load(source + 2 * lanes);
-    auto v3 = load(source + 3 * lanes);
+    auto v1 = load(source + stride);
+    auto v2 = load(source + 2 * stride);
+    auto v3 = load(source + 3 * stride);
     for (std::size_t s = 1; s < sources; ++s) {
-      source = static_cast<const Stored*>(from[s]) + i;
+      source = static_cast<const Stored*>(from[s]) + at;
       v0 = op.combine(tag, v0, load(source));
-      v1 = op.combine(tag, v1, load(source + lanes));
-      v2 = op.combine(tag, v2, load(source + 2 * lanes));
-      v3 = op.combine(tag, v3, load(source + 3 * lanes));
+      v1 = op.combine(tag, v1, load(source + stride));
+      v2 = op.combine(tag, v2, load(source + 2 * stride));
+      v3 = op.combine(tag, v3, load(source + 3 * stride));
     }
     v0 = op.leave(tag, v0);
     v1 = op.leave(tag, v1);
     v2 = op.leave(tag, v2);
     v3 = op.leave(tag, v3);
     for (std::size_t d = 0; d < destinations; ++d) {
-      Stored* destination = static_cast<Stored*>(to[d]) + i;
+      Stored* destination = static_cast<Stored*>(to[d]) + at;
       store(v0, destination);
-      store(v1, destination + lanes);
-      store(v2, destination + 2 * lanes);
-      store(v3, destination + 3 * lanes);
+      store(v1, destination + stride);
+      store(v2, destination + 2 * stride);
+      store(v3, destination + 3 * stride);
+    }
+  };
+
+  std::size_t i = begin;
+  // Four pages side by side (docs/decisions/0039), where a vector is a cache line: a line that is touched twice may
+  // have gone from the first-level cache in between, because lines a page apart share their place there.
+  if constexpr (kSources == 2) {
+    if (lanes * sizeof(Stored) == kLine) {
+      constexpr std::size_t kPage = kPageBytes / sizeof(Stored);
+      for (; end - i >= 4 * kPage; i += 4 * kPage) {
+        for (std::size_t j = i; j < i + kPage; j += lanes) reduce_four(j, kPage);
+      }
     }
   }
+  for (; end - i >= 4 * lanes; i += 4 * lanes) reduce_four(i, lanes);
   for (; end - i >= lanes; i += lanes) {
     auto value = load(static_cast<const Stored*>(from[0]) + i);
     for (std::size_t s = 1; s < sources; ++s) {

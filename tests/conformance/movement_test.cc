@@ -1,7 +1,10 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
 // Collectives that move data without changing it, and the barrier.
+#include <chrono>
+#include <cstring>
 #include <string>
+#include <vector>
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
@@ -154,6 +157,52 @@ TEST_P(Movement, AllToAllGivesEveryoneWhatIsMeantForIt) {
       }
       arena.expect_fences();
     });
+  });
+}
+
+// A rank that offers is at the end of its buffer, in the middle or nowhere yet when another begins to take.
+TEST_P(Movement, LongBuffersGoInPiecesWhoeverIsLate) {
+  run([](RankContext& context) {
+    if (context.size() > 5) return;
+    const auto ranks = static_cast<std::size_t>(context.size());
+    constexpr std::size_t kKiB = 256;  // elements of f32
+    constexpr std::size_t kElements[] = {16 * kKiB, 16 * kKiB + 1,  40 * kKiB,  64 * kKiB,   64 * kKiB + 5,
+                                         90 * kKiB, 256 * kKiB + 3, 330 * kKiB, 1000 * kKiB, 1500 * kKiB + 7};
+    Arena arena(context, (ranks + 1) * 1501 * kKiB * 4);
+    std::uint64_t seed = 1;
+    for (const std::size_t count : kElements) {
+      for (int turn = 0; turn < (kThreadSanitizer ? 3 : 9); ++turn, ++seed) {
+        const int root = static_cast<int>(seed % ranks);
+        // Mostly in private memory.
+        arena.start(turn < 6 ? Placement::own : kPlacements[seed % 4], seed % 3);
+        const auto of_rank = [&](std::size_t r) { return make_input(DType::f32, count, static_cast<int>(r), seed); };
+        const bool is_root = context.rank() == root;
+        const Bytes mine = of_rank(static_cast<std::size_t>(context.rank()));
+        std::byte* const own = arena.add(mine);
+        std::vector<std::byte*> all;
+        for (std::size_t r = 0; is_root && r < ranks; ++r) all.push_back(arena.add(turn % 3 == 1 ? of_rank(r) : mine));
+        Random random(seed * 64 + static_cast<std::uint64_t>(context.rank()));
+        const auto begin = std::chrono::steady_clock::now();
+        const auto late = std::chrono::microseconds(random.below(3) == 0 ? random.below(150) : 0);
+        while (std::chrono::steady_clock::now() - begin < late) {
+        }
+        SCOPED_TRACE(concat("count ", count, " turn ", turn, " root ", root));
+        if (turn % 3 == 0) {
+          context.channel().broadcast(own, count, DType::f32, root, guarded());
+          EXPECT_EQ(difference(own, of_rank(static_cast<std::size_t>(root)), DType::f32), "");
+        } else if (turn % 3 == 1) {
+          const std::vector<const void*> inputs(all.begin(), all.end());
+          std::memset(own, 0, mine.size());
+          context.channel().scatter(inputs, own, count, DType::f32, root, guarded());
+          EXPECT_EQ(difference(own, mine, DType::f32), "");
+        } else {
+          const std::vector<void*> outputs(all.begin(), all.end());
+          context.channel().gather(own, outputs, count, DType::f32, root, guarded());
+          for (std::size_t r = 0; r < all.size(); ++r) EXPECT_EQ(difference(all[r], of_rank(r), DType::f32), "");
+        }
+        arena.expect_fences();
+      }
+    }
   });
 }
 

@@ -22,6 +22,7 @@
 #include "gradwire/backend/shared/collectives_internal.h"
 #include "gradwire/backend/shared/max_ranks.h"
 #include "gradwire/base/copy.h"
+#include "gradwire/kernels/copy.h"
 #include "gradwire/kernels/reduce.h"
 
 namespace gradwire::shared {
@@ -99,8 +100,9 @@ void all_reduce_staged(Call& call, std::byte* data, std::size_t count, DType dty
     for (int peer = 0; peer < call.size(); ++peer) {
       const Range share = share_of(peer, call.size(), length, element);
       if (peer == call.rank() || share.length() == 0) continue;
-      copy_bytes(data + (begin + share.begin) * element, buffers.last_result_area(peer) + share.begin * element,
-                 share.length() * element);
+      kernels::copy_from_peer(data + (begin + share.begin) * element,
+                              buffers.last_result_area(peer) + share.begin * element, share.length() * element,
+                              count * element, kernels::Store::cached);
     }
   };
   for (std::size_t begin = 0; begin < count; begin += per_window) {

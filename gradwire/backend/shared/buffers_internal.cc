@@ -13,6 +13,9 @@ namespace {
 
 constexpr std::uint64_t kEverywhere = 1;  // the segment of ranks that are threads: all memory
 constexpr std::size_t kSliceAlignment = 64;
+// Others read a piece while the next one is staged. Shorter pieces cost more than the others gain by beginning earlier.
+constexpr std::size_t kShortWindow = std::size_t{64} << 10;
+constexpr std::size_t kShortPiece = std::size_t{16} << 10;
 
 }  // namespace
 
@@ -65,15 +68,37 @@ std::size_t Buffers::slice_of(std::size_t parts) const noexcept {
   return layout_.window / parts / kSliceAlignment * kSliceAlignment;
 }
 
-void Buffers::stage(const Offer& offer, std::size_t begin) const noexcept {
-  if (offer.parts.empty()) return;
-  const std::size_t slice = slice_of(offer.parts.size());
+std::size_t Buffers::first_slice_of(std::size_t parts, std::size_t bytes) const noexcept {
+  const std::size_t quarter = (bytes / 4 + kShortPiece - 1) / kShortPiece * kShortPiece;
+  return std::min(slice_of(parts), std::clamp(quarter, kShortPiece, kShortWindow));
+}
+
+void Buffers::stage(const Offer& offer, std::size_t begin, std::size_t bytes) const noexcept {
+  const std::size_t slice = slice_of(std::max<std::size_t>(1, offer.parts.size()));
   std::byte* area = input_area(world_.rank());
-  for (std::size_t i = 0; i < offer.parts.size(); ++i) {
-    const ConstSlice& part = offer.parts[i];
-    if (part.count <= begin) continue;
-    copy_bytes(area + i * slice, static_cast<const std::byte*>(part.data) + begin, std::min(slice, part.count - begin));
+  const std::size_t piece = bytes <= kShortWindow ? kShortPiece : 2 * kShortPiece;
+  for (std::size_t at = 0; at < bytes; at += piece) {
+    const std::size_t end = std::min(bytes, at + piece);
+    for (std::size_t i = 0; i < offer.parts.size(); ++i) {
+      const ConstSlice& part = offer.parts[i];
+      if (part.count <= begin + at) continue;
+      copy_bytes(area + i * slice + at, static_cast<const std::byte*>(part.data) + begin + at,
+                 std::min(end - at, part.count - begin - at));
+    }
+    slot(world_.rank()).staged.store(window_ << 32 | end, std::memory_order_release);
   }
+}
+
+std::size_t Buffers::staged_by_others() const noexcept {
+  std::size_t least = layout_.window;
+  for (int peer = 0; peer < world_.size(); ++peer) {
+    if (peer == world_.rank()) continue;
+    const std::uint64_t staged = slot(peer).staged.load(std::memory_order_acquire);
+    // A rank that has met this one is at the next window already.
+    const auto ahead = static_cast<std::int32_t>((staged >> 32) - window_);
+    if (ahead <= 0) least = std::min(least, ahead < 0 ? 0 : static_cast<std::size_t>(staged & 0xffffffffu));
+  }
+  return least;
 }
 
 void Buffers::prepare_to_stage(const Offer& offer) const noexcept {

@@ -59,8 +59,14 @@ class Buffers {
 
   // The bytes that each of `parts` buffers gets of a window.
   std::size_t slice_of(std::size_t parts) const noexcept;
-  // Copies bytes from `begin` on of each buffer into this rank's input area.
-  void stage(const Offer& offer, std::size_t begin) const noexcept;
+  // The bytes that each of `parts` buffers of `bytes` bytes gets of the first window where those that offer do not
+  // take: the others wait until it is full.
+  std::size_t first_slice_of(std::size_t parts, std::size_t bytes) const noexcept;
+  // Copies `bytes` bytes, at most slice_of(), from `begin` on of each buffer into this rank's input area: a piece of
+  // each at a time, and says after each how far it is.
+  void stage(const Offer& offer, std::size_t begin, std::size_t bytes) const noexcept;
+  // How many bytes of each part of the window under way all others have staged, which this rank may read.
+  std::size_t staged_by_others() const noexcept;
   // Prepares the next window, after next_window(), for an offer such as this one.
   void prepare_to_stage(const Offer& offer) const noexcept;
   const std::byte* staged_part(int peer, std::size_t part, std::size_t parts) const noexcept;

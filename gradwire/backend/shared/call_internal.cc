@@ -41,6 +41,14 @@ void Call::enter(const Fingerprint& mine, Location location) {
 
 void Call::meet() { require(steps_.meet()); }
 
+std::size_t Call::wait_for_more_than(std::size_t bytes) noexcept {
+  std::size_t staged = buffers_.staged_by_others();
+  for (HostMachine::Patience patience(machine_); staged <= bytes && patience.more();) {
+    staged = buffers_.staged_by_others();
+  }
+  return std::max(staged, bytes);
+}
+
 void Call::exit() { require(steps_.exit()); }
 
 bool Call::all_in_place() const noexcept {

@@ -3,6 +3,7 @@
 // What lies in the memory that the ranks of one channel share: for every rank a slot, then its staging areas.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 
@@ -22,6 +23,9 @@ struct PartEntry {
 
 struct alignas(4096) RankSlot {
   StepsSlot<HostMachine> steps;
+  // How many bytes of each part this rank has staged of a window, and, in the high half, of which one
+  // (Buffers::staged_by()).
+  alignas(128) std::atomic<std::uint64_t> staged;
   alignas(128) PartEntry parts[2][kMaxRanksOfHost];  // by the parity of the step, as the lines
 };
 static_assert(offsetof(RankSlot, steps) == 0);

@@ -92,8 +92,10 @@ class Steps {
 
   // The first step of a call. `lends`: until the exit others may work on memory of this rank that does not outlive it.
   StepEnd enter(const Card& mine, bool lends);
-  // A further step of the call.
+  // A further step of the call. Its two halves: this rank arrives, and waits for the others.
   StepEnd meet();
+  void arrive_at_next() noexcept;
+  StepEnd await_others() { return await_all(); }
   // The step that ends a call in which this rank worked on others' memory. Not met where the owner of such memory gave
   // up on the call: what this rank found there may be what the owner wrote since.
   StepEnd exit();
@@ -178,9 +180,14 @@ StepEnd Steps<M>::look_for_who_gave_up() const noexcept {
 
 template <class M>
 StepEnd Steps<M>::meet() {
+  arrive_at_next();
+  return await_others();
+}
+
+template <class M>
+void Steps<M>::arrive_at_next() noexcept {
   ++step_;
   arrive();
-  return await_all();
 }
 
 // A rank may give up after it arrived at the exit, and then write to what it lent, while this one still reads there.
