@@ -75,18 +75,25 @@ std::size_t Buffers::first_slice_of(std::size_t parts, std::size_t bytes) const 
 
 void Buffers::stage(const Offer& offer, std::size_t begin, std::size_t bytes) const noexcept {
   const std::size_t slice = slice_of(std::max<std::size_t>(1, offer.parts.size()));
-  std::byte* area = input_area(world_.rank());
   const std::size_t piece = bytes <= kShortWindow ? kShortPiece : 2 * kShortPiece;
-  for (std::size_t at = 0; at < bytes; at += piece) {
-    const std::size_t end = std::min(bytes, at + piece);
+  std::byte* area = input_area(world_.rank());
+  const auto say = [&](std::size_t staged) {
+    if (begin == 0) return;  // nobody takes of the first window before all of it is there
+    slot(world_.rank()).staged.store(window_ << 32 | staged, std::memory_order_release);
+  };
+  std::size_t longest = begin;
+  for (const ConstSlice& part : offer.parts) longest = std::max(longest, part.count);
+  const std::size_t end = std::min(longest, begin + bytes);
+  for (std::size_t at = begin; at < end; at += piece) {
+    if (at != begin) say(at - begin);
     for (std::size_t i = 0; i < offer.parts.size(); ++i) {
       const ConstSlice& part = offer.parts[i];
-      if (part.count <= begin + at) continue;
-      copy_bytes(area + i * slice + at, static_cast<const std::byte*>(part.data) + begin + at,
-                 std::min(end - at, part.count - begin - at));
+      if (part.count <= at) continue;
+      copy_bytes(area + i * slice + (at - begin), static_cast<const std::byte*>(part.data) + at,
+                 std::min({piece, end - at, part.count - at}));
     }
-    slot(world_.rank()).staged.store(window_ << 32 | end, std::memory_order_release);
   }
+  say(bytes);
 }
 
 std::size_t Buffers::staged_by_others() const noexcept {
