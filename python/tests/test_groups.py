@@ -9,6 +9,7 @@ import pickle
 import re
 import socket
 import threading
+import warnings
 import weakref
 from datetime import timedelta
 
@@ -934,6 +935,7 @@ def test_messages_of_one_batch_may_name_the_default_group_or_not(ranks):
     ranks.all_well(2, body)
 
 
+@pytest.mark.filterwarnings("ignore:.* is not part of the group")
 def test_what_is_no_group_is_refused():
     dist.init_process_group("threads", store=dist.HashStore(), rank=0, world_size=1)
     try:
@@ -953,6 +955,27 @@ def test_what_is_no_group_is_refused():
             assert call(dist.GroupMember.NON_GROUP_MEMBER) in (None, -1)
             assert call(int("-100")) in (None, -1)  # another object of that value, as PyTorch's
         assert dist.is_initialized()
+    finally:
+        dist.destroy_process_group()
+
+
+def test_a_communication_that_a_rank_has_no_part_in_warns():
+    dist.init_process_group("threads", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        outside, tensor = dist.GroupMember.NON_GROUP_MEMBER, torch.ones(2)
+        calls = {
+            "all_reduce": lambda: dist.all_reduce(tensor, group=outside),
+            "all_gather_object": lambda: dist.all_gather_object([None], 1, group=outside),
+            "barrier": lambda: dist.barrier(group=outside),
+            "isend": lambda: dist.send(tensor, 0, group=outside),
+        }
+        for name, call in calls.items():
+            with pytest.warns(UserWarning, match=f"^{name} does nothing on rank 0, which is not part of the group"):
+                call()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert dist.get_rank(outside) == dist.get_world_size(outside) == -1
+            dist.destroy_process_group(outside)
     finally:
         dist.destroy_process_group()
 

@@ -3,7 +3,7 @@
 """Collectives and point-to-point messages over tensors, with the signatures of torch.distributed.
 
 `group` None is the default group. Ranks (`src`, `dst`) are those of the default group; `group_src`, `group_dst` are the
-group's own. On ranks that are not in the group a call does nothing. With `async_op` a call returns a Work at once;
+group's own. On ranks that are not in the group a call warns, and does nothing. With `async_op` a call returns a Work at once;
 without, it returns when it has ended. Tensors are dense and of one dtype and number of elements on all ranks; outputs
 are written in place. Errors: see gradwire.distributed.DistError and its kin.
 """
@@ -18,7 +18,7 @@ from torch.futures import Future
 from gradwire import _C
 from gradwire._C import ProcessGroup, ReduceOp, Work
 from gradwire._errors import InvalidArgument
-from gradwire.distributed._groups import _is_member, _resolve, get_global_rank, get_group_rank
+from gradwire.distributed._groups import _takes_part, _resolve, get_global_rank, get_group_rank
 
 Group = ProcessGroup | None
 
@@ -66,7 +66,7 @@ def all_reduce(
     tensor: Tensor, op: ReduceOp = ReduceOp.SUM, group: Group = None, async_op: bool = False
 ) -> Work | None:
     """The reduction of all ranks' tensors, in place, bit for bit the same on every rank."""
-    if not _is_member(group):
+    if not _takes_part(group):
         return None
     options = _options(_C.AllreduceOptions, async_op, reduceOp=op)
     return _finish(_resolve(group).allreduce([_tensor(tensor)], options), async_op)
@@ -76,7 +76,7 @@ def all_reduce_coalesced(
     tensors: Sequence[Tensor], op: ReduceOp = ReduceOp.SUM, group: Group = None, async_op: bool = False
 ) -> Future[list[Tensor]] | None:
     """all_reduce of several tensors of one dtype at once. With `async_op` a Future, as in PyTorch."""
-    if not _is_member(group):
+    if not _takes_part(group):
         return None
     options = _options(_C.AllreduceOptions, async_op, reduceOp=op)
     work = _finish(_resolve(group).allreduce_coalesced(list(tensors), options), async_op)
@@ -87,7 +87,7 @@ def broadcast(
     tensor: Tensor, src: int | None = None, group: Group = None, async_op: bool = False, group_src: int | None = None
 ) -> Work | None:
     """The tensor of rank `src` on every rank, in place."""
-    if not _is_member(group):
+    if not _takes_part(group):
         return None
     options = _options(_C.BroadcastOptions, async_op, rootRank=_rank_in(group, src, group_src, "src"))
     return _finish(_resolve(group).broadcast([_tensor(tensor)], options), async_op)
@@ -102,7 +102,7 @@ def reduce(
     group_dst: int | None = None,
 ) -> Work | None:
     """The reduction on rank `dst`; what the other ranks' tensors hold afterwards is not defined."""
-    if not _is_member(group):
+    if not _takes_part(group):
         return None
     options = _options(_C.ReduceOptions, async_op, reduceOp=op, rootRank=_rank_in(group, dst, group_dst, "dst"))
     return _finish(_resolve(group).reduce([_tensor(tensor)], options), async_op)
@@ -112,7 +112,7 @@ def all_gather(
     tensor_list: list[Tensor], tensor: Tensor, group: Group = None, async_op: bool = False
 ) -> Work | None:
     """All ranks' tensors, in rank order, into the tensors of `tensor_list`, one a rank."""
-    if not _is_member(group):
+    if not _takes_part(group):
         return None
     options = _options(_C.AllgatherOptions, async_op)
     return _finish(_resolve(group).allgather([tensor_list], [_tensor(tensor)], options), async_op)
@@ -122,7 +122,7 @@ def all_gather_into_tensor(
     output_tensor: Tensor, input_tensor: Tensor, group: Group = None, async_op: bool = False
 ) -> Work | None:
     """All ranks' tensors, one after another, in one tensor of world size times as many elements."""
-    if not _is_member(group):
+    if not _takes_part(group):
         return None
     options = _options(_C.AllgatherOptions, async_op)
     return _finish(_resolve(group)._allgather_base(_tensor(output_tensor), _tensor(input_tensor), options), async_op)
@@ -138,7 +138,7 @@ def all_gather_coalesced(
 
     With `async_op` a Future, as in PyTorch.
     """
-    if not _is_member(group):
+    if not _takes_part(group):
         return None
     lists = [list(outputs) for outputs in zip(*output_tensor_lists)]
     options = _options(_C.AllgatherOptions, async_op)
@@ -155,7 +155,7 @@ def gather(
     group_dst: int | None = None,
 ) -> Work | None:
     """All ranks' tensors on rank `dst` (default 0), into `gather_list`, which only that rank gives."""
-    if not _is_member(group):
+    if not _takes_part(group):
         return None
     root = _rank_in(group, dst, group_dst, "dst", default=0)
     options = _options(_C.GatherOptions, async_op, rootRank=root)
@@ -175,7 +175,7 @@ def scatter(
     group_src: int | None = None,
 ) -> Work | None:
     """One tensor of rank `src` (default 0) to each rank, out of `scatter_list`, which only that rank gives."""
-    if not _is_member(group):
+    if not _takes_part(group):
         return None
     root = _rank_in(group, src, group_src, "src", default=0)
     options = _options(_C.ScatterOptions, async_op, rootRank=root)
@@ -194,7 +194,7 @@ def reduce_scatter(
     async_op: bool = False,
 ) -> Work | None:
     """The reduction of all ranks' input_list[this rank]."""
-    if not _is_member(group):
+    if not _takes_part(group):
         return None
     options = _options(_C.ReduceScatterOptions, async_op, reduceOp=op)
     return _finish(_resolve(group).reduce_scatter([_tensor(output)], [input_list], options), async_op)
@@ -204,7 +204,7 @@ def reduce_scatter_tensor(
     output: Tensor, input: Tensor, op: ReduceOp = ReduceOp.SUM, group: Group = None, async_op: bool = False
 ) -> Work | None:
     """output of rank i: reduction of part i of every rank's `input`, which is world size outputs along dimension 0."""
-    if not _is_member(group):
+    if not _takes_part(group):
         return None
     options = _options(_C.ReduceScatterOptions, async_op, reduceOp=op)
     return _finish(_resolve(group)._reduce_scatter_base(_tensor(output), _tensor(input), options), async_op)
@@ -214,7 +214,7 @@ def all_to_all(
     output_tensor_list: list[Tensor], input_tensor_list: list[Tensor], group: Group = None, async_op: bool = False
 ) -> Work | None:
     """input_tensor_list[i] goes to rank i, output_tensor_list[i] comes from it."""
-    if not _is_member(group):
+    if not _takes_part(group):
         return None
     options = _options(_C.AllToAllOptions, async_op)
     return _finish(_resolve(group).alltoall(output_tensor_list, input_tensor_list, options), async_op)
@@ -233,7 +233,7 @@ def all_to_all_single(
     Parts are along dimension 0, even or of the sizes given: input_split_sizes[i] rows go to rank i, and
     output_split_sizes[i] rows come from it. `output` may be `input`.
     """
-    if not _is_member(group):
+    if not _takes_part(group):
         return None
     options = _options(_C.AllToAllOptions, async_op)
     splits = (output_split_sizes or [], input_split_sizes or [])
@@ -247,7 +247,7 @@ def barrier(
     timeout: timedelta | None = None,
 ) -> Work | None:
     """Ends when all ranks have come; TimeoutError when they have not within `timeout` (None: the group's)."""
-    if not _is_member(group):
+    if not _takes_part(group):
         return None
     options = _options(_C.BarrierOptions, async_op, device_ids=device_ids or [])
     if timeout is not None:
@@ -260,7 +260,7 @@ def monitored_barrier(group: Group = None, timeout: timedelta | None = None, wai
 
     timeout: None is the group's, timedelta(0) no time at all.
     """
-    if not _is_member(group):
+    if not _takes_part(group):
         return
     resolved = _resolve(group)
     resolved.monitored_barrier(resolved.timeout if timeout is None else timeout, wait_all_ranks)
@@ -270,7 +270,7 @@ def isend(
     tensor: Tensor, dst: int | None = None, group: Group = None, tag: int = 0, group_dst: int | None = None
 ) -> Work | None:
     """Sends to rank `dst` and returns at once; `tensor` must not change until the Work has ended."""
-    if not _is_member(group):
+    if not _takes_part(group):
         return None
     return _resolve(group).send([tensor], _rank_in(group, dst, group_dst, "dst"), tag)
 
@@ -279,7 +279,7 @@ def irecv(
     tensor: Tensor, src: int | None = None, group: Group = None, tag: int = 0, group_src: int | None = None
 ) -> Work | None:
     """Receives from rank `src` (from any, when it is not given) and returns at once."""
-    if not _is_member(group):
+    if not _takes_part(group):
         return None
     if src is None and group_src is None:
         return _resolve(group).recv_anysource([tensor], tag)

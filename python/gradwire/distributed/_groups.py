@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import enum
 import os
+import sys
 import threading
+import warnings
 import weakref
 from datetime import timedelta
 from typing import Any, Callable, NamedTuple, Sequence, cast
@@ -229,6 +231,17 @@ def _is_member(group: ProcessGroup | int | None) -> bool:
     if isinstance(group, int) and group == cast(int, GroupMember.NON_GROUP_MEMBER):
         return False
     raise TypeError(f"a gradwire ProcessGroup was expected, not {type(group).__name__}; from_c10d() adapts PyTorch's.")
+
+
+def _takes_part(group: ProcessGroup | int | None) -> bool:
+    """As _is_member(), for a communication, which the caller leaves out then: a warning says so, as PyTorch's does."""
+    if _is_member(group):
+        return True
+    warnings.warn(
+        f"{sys._getframe(1).f_code.co_name} does nothing on rank {get_rank() if is_initialized() else -1}, which is not part of the group.",
+        stacklevel=3,
+    )
+    return False
 
 
 def new_group(

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from gradwire._errors import InvalidArgument
 from gradwire.distributed import _collectives as c
-from gradwire.distributed._groups import _is_member, _resolve
+from gradwire.distributed._groups import _takes_part, _resolve
 
 Group = c.Group
 _CPU = torch.device("cpu")
@@ -43,7 +43,7 @@ def _padded(tensor: Tensor, size: int) -> Tensor:
 
 def all_gather_object(object_list: list[Any], obj: Any, group: Group = None) -> None:
     """All ranks' objects, in rank order, into `object_list`, which has one place a rank."""
-    if not _is_member(group):
+    if not _takes_part(group):
         return
     own = _tensor_of(obj)
     sizes = _sizes(own, group)
@@ -63,7 +63,7 @@ def gather_object(
     group_dst: int | None = None,
 ) -> None:
     """All ranks' objects on rank `dst` (default 0), into `object_gather_list`, which only that rank gives."""
-    if not _is_member(group):
+    if not _takes_part(group):
         return
     root = c._rank_in(group, dst, group_dst, "dst", default=0)
     own = _tensor_of(obj)
@@ -93,7 +93,7 @@ def broadcast_object_list(
 ) -> None:
     """The objects of rank `src` (default 0) on every rank, in place; lists are of one length on all ranks."""
     _refuse_device("broadcast_object_list", device)
-    if not _is_member(group) or not object_list:
+    if not _takes_part(group) or not object_list:
         return
     root = c._rank_in(group, src, group_src, "src", default=0)
     sends = _resolve(group).rank() == root
@@ -114,7 +114,7 @@ def scatter_object_list(
     group_src: int | None = None,
 ) -> None:
     """One object of rank `src` (default 0) to each rank, into scatter_object_output_list[0]."""
-    if not _is_member(group):
+    if not _takes_part(group):
         return
     if len(scatter_object_output_list) < 1:
         raise InvalidArgument("scatter_object_list: scatter_object_output_list needs a place for the object.")
