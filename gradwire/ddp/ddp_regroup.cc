@@ -26,7 +26,7 @@ void DdpCore::enter_group(const std::vector<std::string>& order) {
   }
   try {
     p.make_reducer();
-    if (!order.empty()) p.reducer->set_bucket_order(order);
+    p.reducer->set_bucket_order(order);
     if (p.hook != nullptr) p.reducer->set_hook(p.hook);
     p.reducer->attach();
   } catch (...) {

@@ -124,9 +124,10 @@ class DdpCore final : public Joinable {
   // The names of the parameters in the order of their buckets. DDP finds this order in its first iteration. A
   // compressor's result depends on which parameters share a bucket. So a run that continues from a checkpoint with the
   // same bits saves bucket_order(), and passes it to set_bucket_order() on all ranks before the first synchronized
-  // forward. bucket_order() is empty before the second synchronized forward, and on a group of one rank without a hook.
-  // set_bucket_order() throws InvalidArgument when `names` are not the names of the parameters that need a gradient,
-  // each once, and after the first synchronized backward pass has begun.
+  // forward. bucket_order() is empty before the second synchronized forward, with find_unused_parameters, and on a
+  // group of one rank without a hook; set_bucket_order() of an empty list changes nothing. It throws InvalidArgument
+  // when other `names` are not those of the parameters that need a gradient, each once, and after the first backward
+  // pass began.
   std::vector<std::string> bucket_order() const;
   void set_bucket_order(const std::vector<std::string>& names);
 

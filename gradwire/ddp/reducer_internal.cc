@@ -194,7 +194,7 @@ void Reducer::set_bucket_order(const std::vector<std::string>& names) {
   if (iteration_.number() > 0 || iteration_.under_way()) {
     throw InvalidArgument("set_bucket_order() was called after the first synchronized backward pass; call it before.");
   }
-  arrangement_.load(names, group_->rank());
+  if (!names.empty()) arrangement_.load(names, group_->rank());
 }
 
 void Reducer::begin_iteration() {

@@ -815,6 +815,30 @@ def test_hooks_by_name_checked_logged_and_saved(ranks):
     ranks.all_well(SIZE, body)
 
 
+@pytest.mark.parametrize("unused", [False, True])  # where DDP learns no order
+def test_a_run_under_a_compressor_goes_on_with_the_same_bits(ranks, unused):
+    def body(group):
+        def wrapped():
+            # Buckets of 1 KB: which parameters share one depends on the order.
+            ddp = DistributedDataParallel(
+                make_model(), process_group=group, find_unused_parameters=unused, bucket_cap_mb=0.001)
+            memory, hook = gradwire.hooks.make("top_k:ratio=0.3,memory=error_feedback")
+            ddp.register_comm_hook(memory, hook)
+            return ddp, memory
+
+        whole, memory = wrapped()
+        gradients(whole, group)
+        saved = pickle.loads(pickle.dumps((memory.state_dict(), whole.bucket_order())))
+        assert bool(saved[1]) != unused
+        resumed, memory = wrapped()
+        memory.load_state_dict(saved[0])
+        resumed.set_bucket_order(saved[1])
+        return gradients(whole, group), gradients(resumed, group)
+
+    for uninterrupted, continued in ranks.all_well(SIZE, body):
+        assert_all_equal([uninterrupted, continued])
+
+
 @pytest.mark.parametrize("wrap", ["", "wrap=bf16"])
 def test_every_hook_averages_complex_gradients_exactly(ranks, wrap):
     class Complex(nn.Module):

@@ -457,11 +457,11 @@ class DistributedDataParallel(Module, Joinable):
         self._hook = native
 
     def bucket_order(self) -> list[str]:
-        """Names of parameters in the order of their buckets, to save; empty before the second synchronized forward."""
+        """Names of parameters in the order of their buckets, to save; empty before the second synchronized forward, and with find_unused_parameters."""
         return list(self._core.bucket_order())
 
     def set_bucket_order(self, names: list[str]) -> None:
-        """Begins with a saved order, so that a run goes on with the same bits; before the first forward."""
+        """Begins with a saved order, so that a run goes on with the same bits; before the first forward. Empty: without one."""
         self._core.set_bucket_order(names)
 
     def payload_bytes(self) -> int:
