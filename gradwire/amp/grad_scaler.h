@@ -56,7 +56,8 @@ struct GradScalerState {
 
 // An optimizer is any class with step() and param_groups(), each group with params(): torch::optim's optimizers and
 // wrappers around them. Between two calls of update(), an optimizer is unscaled at most once and stepped at most once,
-// and must stay alive.
+// and must stay alive. Optimizers that step in the backward pass (ZeroOptions::overlap_with_ddp,
+// make_hook_then_optimizer) do not go with a GradScaler: they step with the gradients of the scaled loss.
 //
 // With a process group, unscale_() (or step(), where unscale_() was not called) is collective: one all_reduce of one
 // float. Gradients may be dense or sparse, real or complex, of any floating type except fp16; fp16 gradients throw

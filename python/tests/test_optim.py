@@ -259,6 +259,25 @@ def test_zero_refuses_what_cannot_be_right(ranks):
         assert isinstance(error, dist.MismatchError) and "3 parameters" in str(error) and "4 parameters" in str(error)
 
 
+@pytest.mark.parametrize("unscales", [False, True])
+def test_a_scaled_loss_is_refused_where_the_backward_pass_steps(ranks, unscales):
+    def body(group):
+        model = nn.Linear(3, 2)
+        ddp = DistributedDataParallel(model, process_group=group)
+        zero = zero_of(model.parameters(), SGD, group, overlap_with_ddp=True)
+        ddp.register_comm_hook(None, ddp_zero_hook.hook_with_zero_step(default_hooks.allreduce_hook, ddp, zero))
+        scaler = torch.amp.GradScaler("cpu")
+        scaler.scale(ddp(torch.ones(1, 3)).sum()).backward()
+        if unscales:
+            scaler.unscale_(zero)
+        with pytest.raises(dist.UnsupportedError, match="on rank .*Use a GradScaler without overlap_with_ddp"):
+            scaler.step(zero)
+        off = torch.amp.GradScaler("cpu", enabled=False)
+        off.step(zero_of(model.parameters(), SGD, group, overlap_with_ddp=True))
+
+    ranks.all_well(2, body)
+
+
 def test_zero_refuses_a_group_that_was_shut_down(ranks):
     def body(group):
         zero = ZeroRedundancyOptimizer(make_parameters(), SGD, process_group=group)

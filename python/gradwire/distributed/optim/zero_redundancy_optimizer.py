@@ -13,7 +13,7 @@ from torch.utils import _pytree
 
 from gradwire import _C
 from gradwire._C import ProcessGroup
-from gradwire._errors import EarlyTermination, InvalidArgument, MismatchError
+from gradwire._errors import EarlyTermination, InvalidArgument, MismatchError, UnsupportedError
 from gradwire.distributed._groups import _resolve
 from gradwire.distributed._objects import all_gather_object, gather_object
 from gradwire.distributed.algorithms.join import Join, Joinable, JoinHook
@@ -84,7 +84,8 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
     parameters_as_bucket_view: parameters move into flat buffers, which travel as they are; otherwise they are copied
         into messages of at most 25 MiB.
     overlap_with_ddp: the steps run in DDP's backward pass, see
-        gradwire.distributed.algorithms.ddp_comm_hooks.ddp_zero_hook; step() does nothing then. One parameter group.
+        gradwire.distributed.algorithms.ddp_comm_hooks.ddp_zero_hook; step() does nothing then. One parameter group,
+        and no GradScaler.
 
     Which rank steps a parameter: group by group the largest first, each to the rank with the fewest elements so far, as
     in PyTorch. Construction is collective. Raises InvalidArgument, MismatchError on all ranks that differ. An exception
@@ -115,6 +116,8 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         self.world_size = self.process_group.size()
         self.parameters_as_bucket_view = parameters_as_bucket_view
         self._overlap_with_ddp = overlap_with_ddp
+        # A GradScaler then sets `found_inf` before it calls step(), which can tell by this that there is one.
+        self._step_supports_amp_scaling = overlap_with_ddp
         self._optimizer_class = optimizer_class
         self._defaults = defaults
         self._owners: dict[Tensor, int] = {}
@@ -277,6 +280,11 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
             if closure is not None:
                 raise InvalidArgument(
                     f"{_NAME}: with overlap_with_ddp the steps run in the backward pass; step() takes no closure."
+                )
+            if hasattr(self, "found_inf"):
+                raise UnsupportedError(
+                    f"{_NAME} on rank {self.rank}: with overlap_with_ddp the parameters have stepped in the backward "
+                    "pass, with the gradients of the scaled loss. Use a GradScaler without overlap_with_ddp."
                 )
             return None
         return self._step_and_share(closure, joined=False, **kwargs)
