@@ -20,7 +20,8 @@
 // - A parameter that no rank used in an iteration (find_unused_parameters, static_graph) steps with a gradient of
 //   zeros, as in PyTorch: weight decay and momentum change it, and so does what a hook still owed of it. The plain
 //   optimizer does not step a parameter without a gradient. To leave a parameter alone, freeze it: a parameter that
-//   needs no gradient (requires_grad(false)) does not step. Freeze the same ones on all ranks, which is not compared.
+//   needs no gradient (requires_grad(false)) does not step. Freeze the same ones on all ranks, between two iterations:
+//   a rank that has frozen a parameter which another rank used ends the iteration with an InvalidArgument.
 // - Do not call optimizer.step(). At the end of the backward pass `.grad` holds the averages, as without this hook.
 //   The averages accumulate until zero_grad(), as always.
 // - A parameter changes while the backward pass still computes other gradients. Autograd no longer needs the value of

@@ -8,7 +8,9 @@
 #include <utility>
 #include <vector>
 
+#include "gradwire/base/error.h"
 #include "gradwire/base/mutex.h"
+#include "gradwire/base/strings.h"
 #include "gradwire/ddp/comm_hook.h"
 
 namespace gradwire::internal {
@@ -32,6 +34,16 @@ class UnsteppedParameters final {
       if (!bucket.parameters()[place].requires_grad()) add(bucket.parameter_names()[place]);
     }
   }
+  // The same. end_iteration() then throws where another rank used one of them.
+  void watch_frozen_of(const GradBucket& bucket) {
+    const MutexLock lock(mutex_);
+    rank_ = bucket.group().rank();
+    for (const std::size_t place : bucket.absent()) {
+      if (bucket.parameters()[place].requires_grad()) continue;
+      names_.insert(bucket.parameter_names()[place]);
+      frozen_.insert(bucket.parameter_names()[place]);
+    }
+  }
   // CommHook::revert_unused() of `inner`, for those of `names` that were added since end_iteration().
   void revert_unused(CommHook& inner, const std::vector<std::string>& names) {
     std::vector<std::string> unstepped;
@@ -39,18 +51,27 @@ class UnsteppedParameters final {
       const MutexLock lock(mutex_);
       for (const std::string& name : names) {
         if (names_.contains(name)) unstepped.push_back(name);
+        frozen_.erase(name);
       }
     }
     if (!unstepped.empty()) inner.revert_unused(unstepped);
   }
+  // Throws InvalidArgument where watch_frozen_of() saw a parameter that another rank used, and therefore stepped.
   void end_iteration() {
     const MutexLock lock(mutex_);
     names_.clear();
+    const std::set<std::string> frozen = std::exchange(frozen_, {});
+    if (frozen.empty()) return;
+    throw InvalidArgument(concat("The parameter '", *frozen.begin(), "' needs no gradient on rank ", rank_,
+                                 ", and another rank used it: the hook stepped it there and not here. Freeze the same "
+                                 "parameters on all ranks, and continue from a checkpoint."));
   }
 
  private:
   Mutex mutex_;
   std::set<std::string> names_ GRADWIRE_GUARDED_BY(mutex_);
+  std::set<std::string> frozen_ GRADWIRE_GUARDED_BY(mutex_);
+  int rank_ GRADWIRE_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace gradwire::internal

@@ -378,6 +378,26 @@ def test_steps_inside_backward_leave_frozen_parameters_alone(ranks, steps, first
     ranks.all_well(2, body)
 
 
+def test_a_step_inside_backward_refuses_a_parameter_that_one_rank_has_frozen(ranks):
+    def body(group):
+        ddp = DistributedDataParallel(make_model(), process_group=group, find_unused_parameters=True)
+        hook = optimizer_overlap_hooks.hook_then_optimizer(default_hooks.allreduce_hook, SGD)
+        ddp.register_comm_hook(None, hook)
+        first = next(ddp.parameters())
+        backward(ddp, group.rank(), 0)
+        first.requires_grad_(False)
+        before = first.clone()
+        backward(ddp, group.rank(), 1)
+        assert torch.equal(first, before), "all ranks have frozen it"
+        first.requires_grad_(group.rank() != 0)
+        # The other ranks hear of it in their next iteration.
+        with pytest.raises((dist.InvalidArgument, dist.PeerError), match="needs no gradient on rank 0"):
+            for step in (2, 3):
+                backward(ddp, group.rank(), step)
+
+    ranks.all_well(2, body)
+
+
 def test_zero_inside_backward_goes_on_beside_sparse_gradients(ranks):
     class Scores(torch.nn.Module):
         def __init__(self):
