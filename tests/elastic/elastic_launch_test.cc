@@ -82,11 +82,11 @@ class ElasticLaunchTest : public launch::LauncherTest {
 };
 
 void ElasticLaunchTest::kill_at_random(int kills, unsigned seed) {
-  constexpr std::int64_t kStepsPerKill = 300;
-  constexpr std::int64_t kBurst = 30;  // steps that the job does at full speed while a member is killed
+  constexpr std::int64_t kBurst = 30;       // steps that the job does at full speed before a kill, and after one
+  constexpr std::int64_t kAtTheEnd = 1000;  // steps at full speed, while the last processes come
   at::set_num_threads(1);
   std::mt19937 random(seed);
-  start_job("2:4", 4, kStepsPerKill * (kills + 1), 0);
+  start_job("2:4", 4, 2 * kBurst * kills + kAtTheEnd, 0);
   std::vector<std::pair<std::int64_t, std::int64_t>> killed;
   std::int64_t epoch = 0;
   for (int kill = 0; kill < kills; ++kill) {
