@@ -4,10 +4,11 @@
 #   One room, one object library `gradwire_<NAME>`; its objects go into the shared library of its layer.
 #   Its sources are compiled in batches (GRADWIRE_UNITY) unless the room says APART.
 #   DEPENDS names rooms, which must lie below or beside it; the include check in scripts/ enforces the line.
-# gradwire_test(NAME SOURCES ... [LAYER core|torch] [LABELS ...] [LIBS ...] [ARGS ...] [TIMEOUT s])
+# gradwire_test(NAME SOURCES ... [LAYER core|torch] [LABELS ...] [LIBS ...] [ARGS ...] [TIMEOUT s] [LONG])
 # gradwire_test(NAME PROGRAM name ARGS ... [LAYER ...] [LABELS ...] [TIMEOUT s])   another run of the program of another test
 #   A GoogleTest program `<NAME>` in build/bin/tests, registered with ctest one test a program. Labels: fast (the default), slow,
 #   per_kernel, multiproc (starts processes of its own: takes two places among the tests at a time), chaos (kills them: runs alone).
+#   LONG: takes half a minute or more, and starts before the others, so that it does not run alone at the end.
 # gradwire_test(NAME IN program SOURCES name_test.cc ... [LAYER ...] [LABELS ...] [ARGS ...] [TIMEOUT s])
 #   The same in a program that several tests share: its sources are compiled in batches (GRADWIRE_UNITY), so each has a namespace of
 #   its own. ctest still runs each test as a process of its own, with the names of its sources as arguments (tests/support/test_main.cc).
@@ -151,11 +152,14 @@ function(gradwire_test_program TARGET LAYER)
   endif()
 endfunction()
 
+# COST of a LONG test for ctest, which starts the costly ones first.
+set(GRADWIRE_LONG_TEST 60)
+
 function(gradwire_test NAME)
   if(NOT GRADWIRE_TESTS)
     return()
   endif()
-  cmake_parse_arguments(T "" "LAYER;TIMEOUT;PROGRAM;IN" "SOURCES;LABELS;LIBS;ARGS" ${ARGN})
+  cmake_parse_arguments(T "LONG" "LAYER;TIMEOUT;PROGRAM;IN" "SOURCES;LABELS;LIBS;ARGS" ${ARGN})
   if(NOT T_LAYER)
     set(T_LAYER core)
   endif()
@@ -182,6 +186,9 @@ function(gradwire_test NAME)
     set_tests_properties(${NAME} PROPERTIES RUN_SERIAL ON)
   elseif("multiproc" IN_LIST T_LABELS)
     set_tests_properties(${NAME} PROPERTIES PROCESSORS 2)
+  endif()
+  if(T_LONG)
+    set_tests_properties(${NAME} PROPERTIES COST ${GRADWIRE_LONG_TEST})
   endif()
 endfunction()
 

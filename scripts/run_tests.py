@@ -90,8 +90,8 @@ def main():
     parser.add_argument("--label", action="append", default=[], help="only tests with this ctest label (all of them, if several)")
     parser.add_argument("--without-label", action="append", default=[], help="no tests with this ctest label")
     parser.add_argument("--regex", help="only tests whose name matches")
-    # Tests wait for deadlines and for each other's ranks much of the time.
-    parser.add_argument("--jobs", type=int, default=2 * (os.cpu_count() or 1), help="tests at a time (default: two a processor)")
+    # Tests wait for deadlines and for each other's ranks much of the time. Those with several processes count twice.
+    parser.add_argument("--jobs", type=int, default=3 * (os.cpu_count() or 1), help="tests at a time (default: three a processor)")
     parser.add_argument("--allowed", type=pathlib.Path, default=ROOT / "tests" / "allowed_skips.txt")
     parser.add_argument("--check-allowed", action="store_true", help="fail when a pattern of the list names no test")
     options = parser.parse_args()
