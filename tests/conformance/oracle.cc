@@ -177,8 +177,8 @@ void combine_halves(Format format, ReduceOp op, const std::vector<Bytes>& inputs
 double make_number(Random& random) {
   const std::uint64_t bits = random.next();
   const double magnitude = 1.0 + static_cast<double>(bits >> 12) * 0x1p-52;
-  return std::ldexp((bits & 1) != 0 ? magnitude : -magnitude,
-                    -static_cast<int>(bits >> 1 & 1) - static_cast<int>(bits >> 2 & 1));
+  const double scale = ((bits & 2) != 0 ? 0.5 : 1) * ((bits & 4) != 0 ? 0.5 : 1);
+  return (bits & 1) != 0 ? magnitude * scale : -magnitude * scale;
 }
 
 }  // namespace

@@ -63,13 +63,11 @@ void check_reduce_scatter(RankContext& context, Arena& arena, DType dtype, Reduc
   const auto own = static_cast<std::size_t>(context.rank());
   arena.start(placement);
   std::vector<const void*> pointers;
-  std::vector<Bytes> to_me;  // from each rank
-  std::vector<Bytes> mine;   // for each rank
+  const std::vector<Bytes> to_me = inputs_for(context, dtype, count, seed * 64 + own);  // from each rank
+  std::vector<Bytes> mine;                                                              // for each rank
   for (std::uint64_t to = 0; to < static_cast<std::uint64_t>(context.size()); ++to) {
-    const std::vector<Bytes> inputs = inputs_for(context, dtype, count, seed * 64 + to);
-    mine.push_back(inputs[own]);
-    pointers.push_back(arena.add(inputs[own]));
-    if (to == own) to_me = inputs;
+    mine.push_back(to == own ? to_me[own] : make_input(dtype, count, context.rank(), seed * 64 + to));
+    pointers.push_back(arena.add(mine.back()));
   }
   std::byte* const output =
       same_buffer ? static_cast<std::byte*>(const_cast<void*>(pointers[own])) : arena.add(mine[own].size());
