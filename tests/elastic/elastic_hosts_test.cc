@@ -33,7 +33,7 @@ using launch::Result;
 using Words = std::vector<std::string>;
 using Pids = std::vector<std::int64_t>;
 
-constexpr std::int64_t kSteps = 2000;
+constexpr std::int64_t kSteps = 1000;
 
 class ElasticHostsTest : public launch::LauncherTest {
  protected:
@@ -584,6 +584,8 @@ TEST_F(ElasticHostsTest, WithoutTheHostThatBeganItTheJobEndsEverywhere) {
 // of them.
 TEST_F(ElasticHostsTest, RanksThatDieBecauseTheStoreIsGoneDoNotHideThatTheStoreIsGone) {
   heartbeat_ = "12";
+  steps_ = 2 * kSteps;  // the job must not end before its ranks ask the store
+  record_ = std::make_unique<ElasticRecord>(scratch("long"), steps_);
   auto first = begin("1:4", 1);
   wait_for_epoch(1);
   auto second = join("1", 2, {"--deaths-per-minute", "0", "--env", "ELASTIC_TIMEOUT=6000"});
