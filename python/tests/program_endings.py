@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The gradwire authors
 # SPDX-License-Identifier: Apache-2.0
-"""Programs that end in every order: two ranks each, forked from this process, which keeps the cores busy meanwhile.
+"""Programs that end in every order, some at a time: two ranks each, forked from this process, which keeps the cores busy too.
 
     program_endings.py ROUNDS     each way to end, ROUNDS times; one line for each end that was not clean
 
@@ -10,6 +10,7 @@ program at the level of this module, and ends as any interpreter does.
 from __future__ import annotations
 
 import atexit
+import collections
 import gc
 import os
 import signal
@@ -25,6 +26,7 @@ from gradwire.distributed.optim import DilocoAverager
 from gradwire.nn.parallel import DistributedDataParallel
 
 SIZE = 2
+AT_ONCE = 4  # programs
 # A child that has not ended by then is ended by its alarm clock.
 GUARD = 300
 
@@ -157,9 +159,8 @@ def keep_busy():
     return pids
 
 
-def became_rank(number, way, folder):
-    """Forks the ranks of one program. True in each of them; else what they left, when they have ended."""
-    pids = []
+def became_rank(number, folder, pids):
+    """Forks the ranks of one program. True in each of them; else it has added their processes to `pids`."""
     for rank in range(SIZE):
         pid = os.fork()
         if pid == 0:
@@ -170,6 +171,10 @@ def became_rank(number, way, folder):
             os.dup2(written, 2)
             return True
         pids.append(pid)
+    return False
+
+
+def expect_clean_end(number, way, folder, pids):
     for rank, pid in enumerate(pids):
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         with open(f"{folder}/{number}.{rank}") as file:
@@ -177,19 +182,24 @@ def became_rank(number, way, folder):
         expected = (1, "ValueError: the end\n") if way is raises else (0, "")
         if code != expected[0] or not text.endswith(expected[1]) or "terminate" in text or not expected[1] and text:
             print(f"NOT CLEAN {way.__name__} rank {rank} code {code}: {text}", flush=True)
-    return False
 
 
 folder = tempfile.TemporaryDirectory()
 busy = keep_busy()
 program = None
+running = collections.deque()
 for number in range(int(sys.argv[1]) * len(WAYS)):
-    way = WAYS[number % len(WAYS)]
-    if became_rank(number, way, folder.name):
+    if len(running) == AT_ONCE:
+        expect_clean_end(*running.popleft())
+    way, pids = WAYS[number % len(WAYS)], []
+    if became_rank(number, folder.name, pids):
         folder._finalizer.detach()  # the parent's
         program = way
         break
+    running.append((number, way, folder.name, pids))
 if program is None:
+    for each in running:
+        expect_clean_end(*each)
     for pid in busy:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
