@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Cuts a copy into an unaligned head, what the vector loop does, and the rest.
+// Cuts a copy into an unaligned head, where stores bypass the cache, what the vector loop does, and the rest.
 #include "gradwire/kernels/copy.h"
 
 #include <cstdint>
@@ -24,7 +24,7 @@ void copy_from_peer(void* to, const void* from, std::size_t bytes, std::size_t r
   const bool streamed = result_bytes >= kMany && allowed == Store::streamed;
   if (bytes >= kCopyFrom && (streamed || result_bytes <= kFew)) {
     const auto misaligned = reinterpret_cast<std::uintptr_t>(to) % kStreamAlignment;
-    done = (kStreamAlignment - misaligned) % kStreamAlignment;
+    if (streamed) done = (kStreamAlignment - misaligned) % kStreamAlignment;
     copy_bytes(to, from, done);
     done = active().copy(to, from, done, bytes, streamed);
   }

@@ -9,7 +9,7 @@
 
 namespace gradwire::kernels {
 
-// Copies `bytes` bytes from `from`, where another rank has written them, to `to`; the two are the same or
+// Copies `bytes` bytes from `from`, where another rank has written them (or this one), to `to`; the two are the same or
 // do not overlap. With 0 bytes the addresses may be null. Any alignment. `result_bytes` says how many bytes this rank
 // gets in all, in this copy and others that go with it, and decides how (docs/decisions/0039):
 //   - Few: four pages go side by side. A processor fetches ahead within a page only, so lines that lie in another

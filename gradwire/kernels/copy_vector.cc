@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// The vector loop of copy.h. It does whole groups of pages and leaves the rest.
+// The vector loop of copy.h. It does whole groups of pages, with streamed stores whole vectors, too, and leaves the
+// rest.
 #include "gradwire/kernels/highway_internal.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -55,8 +56,12 @@ std::size_t copy(void* to, const void* from, std::size_t begin, std::size_t end,
       copy_pages<false>(source + i, destination + i);
     }
   }
+  if (!streamed) return i;
+  const hn::CappedTag<std::uint8_t, 64> tag;
+  const std::size_t lanes = hn::Lanes(tag);
+  for (; end - i >= lanes; i += lanes) hn::Stream(hn::LoadU(tag, source + i), tag, destination + i);
   // Streamed stores become visible to other threads only after a fence.
-  if (streamed) hwy::FlushStream();
+  hwy::FlushStream();
   return i;
 }
 

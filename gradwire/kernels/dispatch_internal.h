@@ -45,8 +45,8 @@ struct CastCall {
 // Converts elements [begin, end) and returns the index of the first one it left.
 using CastLoop = std::size_t (*)(const CastCall& call, std::size_t begin, std::size_t end) noexcept;
 
-// Copies bytes [begin, end), between memory that does not overlap, and returns the first one that it left. `to + begin`
-// is aligned to kStreamAlignment. A loop does groups of kCopyFrom bytes.
+// Copies bytes [begin, end), between memory that does not overlap, and returns the first one that it left. With
+// `streamed`, `to + begin` is aligned to kStreamAlignment. A loop does at least whole groups of kCopyFrom bytes.
 using CopyLoop = std::size_t (*)(void* to, const void* from, std::size_t begin, std::size_t end,
                                  bool streamed) noexcept;
 

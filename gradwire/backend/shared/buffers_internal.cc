@@ -3,6 +3,7 @@
 #include "gradwire/backend/shared/buffers_internal.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "gradwire/backend/shared/prefetch_internal.h"
@@ -16,6 +17,10 @@ constexpr std::size_t kSliceAlignment = 64;
 // Others read a piece while the next one is staged. Shorter pieces cost more than the others gain by beginning earlier.
 constexpr std::size_t kShortWindow = std::size_t{64} << 10;
 constexpr std::size_t kShortPiece = std::size_t{16} << 10;
+// RankSlot::staged: the bytes of a window, below the number of the window.
+constexpr int kStagedBits = 20;
+constexpr std::uint64_t kStagedMask = (std::uint64_t{1} << kStagedBits) - 1;
+static_assert(ChannelLayout::kLargestWindow <= kStagedMask);
 
 }  // namespace
 
@@ -74,36 +79,38 @@ std::size_t Buffers::first_slice_of(std::size_t parts, std::size_t bytes) const 
 }
 
 void Buffers::stage(const Offer& offer, std::size_t begin, std::size_t bytes) const noexcept {
-  const std::size_t slice = slice_of(std::max<std::size_t>(1, offer.parts.size()));
-  const std::size_t piece = bytes <= kShortWindow ? kShortPiece : 2 * kShortPiece;
-  std::byte* area = input_area(world_.rank());
-  const auto say = [&](std::size_t staged) {
-    if (begin == 0) return;  // nobody takes of the first window before all of it is there
-    slot(world_.rank()).staged.store(window_ << 32 | staged, std::memory_order_release);
-  };
-  std::size_t longest = begin;
-  for (const ConstSlice& part : offer.parts) longest = std::max(longest, part.count);
-  const std::size_t end = std::min(longest, begin + bytes);
-  for (std::size_t at = begin; at < end; at += piece) {
-    if (at != begin) say(at - begin);
-    for (std::size_t i = 0; i < offer.parts.size(); ++i) {
-      const ConstSlice& part = offer.parts[i];
-      if (part.count <= at) continue;
-      copy_bytes(area + i * slice + (at - begin), static_cast<const std::byte*>(part.data) + at,
-                 std::min({piece, end - at, part.count - at}));
-    }
-  }
-  say(bytes);
+  stage_range(offer, begin, 0, bytes);
 }
 
-std::size_t Buffers::staged_by_others() const noexcept {
+void Buffers::stage_in_pieces(const Offer& offer, std::size_t begin, std::size_t bytes) const noexcept {
+  const std::size_t piece = bytes <= kShortWindow ? kShortPiece : 2 * kShortPiece;
+  for (std::size_t at = 0; at < bytes; at += piece) {
+    const std::size_t end = std::min(bytes, at + piece);
+    stage_range(offer, begin, at, end);
+    slot(world_.rank()).staged.store(window_ << kStagedBits | end, std::memory_order_release);
+  }
+}
+
+void Buffers::stage_range(const Offer& offer, std::size_t begin, std::size_t from, std::size_t to) const noexcept {
+  if (offer.parts.empty()) return;
+  const std::size_t slice = slice_of(offer.parts.size());
+  std::byte* area = input_area(world_.rank());
+  for (std::size_t i = 0; i < offer.parts.size(); ++i) {
+    const ConstSlice& part = offer.parts[i];
+    if (part.count <= begin + from) continue;
+    copy_bytes(area + i * slice + from, static_cast<const std::byte*>(part.data) + begin + from,
+               std::min(to - from, part.count - begin - from));
+  }
+}
+
+std::size_t Buffers::staged_by(std::uint64_t owners) const noexcept {
   std::size_t least = layout_.window;
-  for (int peer = 0; peer < world_.size(); ++peer) {
-    if (peer == world_.rank()) continue;
-    const std::uint64_t staged = slot(peer).staged.load(std::memory_order_acquire);
-    // A rank that has met this one is at the next window already.
-    const auto ahead = static_cast<std::int32_t>((staged >> 32) - window_);
-    if (ahead <= 0) least = std::min(least, ahead < 0 ? 0 : static_cast<std::size_t>(staged & 0xffffffffu));
+  for (; owners != 0; owners &= owners - 1) {
+    const std::uint64_t staged = slot(std::countr_zero(owners)).staged.load(std::memory_order_acquire);
+    const std::uint64_t window = staged >> kStagedBits;
+    // An owner that has met this rank is at the next window already.
+    if (window <= window_)
+      least = std::min(least, window < window_ ? 0 : static_cast<std::size_t>(staged & kStagedMask));
   }
   return least;
 }

@@ -4,7 +4,8 @@
 // buffer lies in private memory.
 //
 // Staged data goes a *window* at a time. A rank has two areas, used in turn, so one step a window is enough: whoever
-// fills window w + 2 has passed step w + 1, at which all had finished reading window w.
+// fills window w + 2 has passed step w + 1, at which all had finished reading window w. So a rank that has arrived at
+// step w may read what an owner says it has staged of window w before all have arrived there.
 #pragma once
 
 #include <cstddef>
@@ -59,19 +60,24 @@ class Buffers {
 
   // The bytes that each of `parts` buffers gets of a window.
   std::size_t slice_of(std::size_t parts) const noexcept;
-  // The bytes that each of `parts` buffers of `bytes` bytes gets of the first window where those that offer do not
-  // take: the others wait until it is full.
+  // The bytes that each of `parts` buffers of `bytes` bytes gets of the first window where others take pieces of the
+  // windows after it: they wait until the first one is full.
   std::size_t first_slice_of(std::size_t parts, std::size_t bytes) const noexcept;
-  // Copies `bytes` bytes, at most slice_of(), from `begin` on of each buffer into this rank's input area: a piece of
-  // each at a time, and says after each how far it is.
+  // Copies `bytes` bytes, at most slice_of(), from `begin` on of each buffer into this rank's input area.
   void stage(const Offer& offer, std::size_t begin, std::size_t bytes) const noexcept;
-  // How many bytes of each part of the window under way all others have staged, which this rank may read.
-  std::size_t staged_by_others() const noexcept;
+  // The same, a piece of each at a time; says after each piece how far this rank is.
+  void stage_in_pieces(const Offer& offer, std::size_t begin, std::size_t bytes) const noexcept;
+  // How many bytes of each part of the window under way all `owners` (a bit a rank), which stage in pieces, have
+  // staged.
+  std::size_t staged_by(std::uint64_t owners) const noexcept;
   // Prepares the next window, after next_window(), for an offer such as this one.
   void prepare_to_stage(const Offer& offer) const noexcept;
   const std::byte* staged_part(int peer, std::size_t part, std::size_t parts) const noexcept;
 
  private:
+  // Bytes [from, to) of the window that begins with byte `begin` of each buffer.
+  void stage_range(const Offer& offer, std::size_t begin, std::size_t from, std::size_t to) const noexcept;
+
   World& world_;
   const Region region_;
   const ChannelLayout layout_;

@@ -41,10 +41,13 @@ void Call::enter(const Fingerprint& mine, Location location) {
 
 void Call::meet() { require(steps_.meet()); }
 
-std::size_t Call::wait_for_more_than(std::size_t bytes) noexcept {
-  std::size_t staged = buffers_.staged_by_others();
-  for (HostMachine::Patience patience(machine_); staged <= bytes && patience.more();) {
-    staged = buffers_.staged_by_others();
+std::size_t Call::look_for_more_than(std::size_t bytes, std::uint64_t owners) const noexcept {
+  // About as long as a piece takes. Whoever shares a processor leaves the wait to the step.
+  const int pauses = machine_.spins() ? 256 : 0;
+  std::size_t staged = buffers_.staged_by(owners);
+  for (int i = 0; staged <= bytes && i < pauses; ++i) {
+    spin_pause();
+    staged = buffers_.staged_by(owners);
   }
   return std::max(staged, bytes);
 }

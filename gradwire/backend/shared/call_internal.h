@@ -44,10 +44,11 @@ class Call {
   // A further step, and the last one of a call that worked on others' buffers.
   void meet();
   void exit();
-  // A further step after this rank staged `bytes` bytes of each part. While others still do, `take(begin, length)` is
-  // called for consecutive ranges that all have staged; the return value says up to where.
+  // A further step, at which `owners` (a bit a rank) stage `bytes` bytes of each part in pieces. While they still do,
+  // `take(begin, length)` is called for consecutive ranges that all of them have staged; the return value says up to
+  // where.
   template <class Take>
-  std::size_t meet_and_take(std::size_t bytes, Take&& take);
+  std::size_t meet_and_take(std::uint64_t owners, std::size_t bytes, Take&& take);
   // Throws where nothing is left to wait for; called now and then by what waits for something other than a step.
   void check_others() { require(steps_.look(rank(), false)); }
 
@@ -63,8 +64,8 @@ class Call {
   }
 
  private:
-  // Waits a little until all others have staged more than `bytes` bytes of each part, and returns how many.
-  std::size_t wait_for_more_than(std::size_t bytes) noexcept;
+  // Looks for a little while whether `owners` have staged more than `bytes` bytes of each part, and returns how many.
+  std::size_t look_for_more_than(std::size_t bytes, std::uint64_t owners) const noexcept;
   void require(const StepEnd& end) const {
     if (!end.met()) [[unlikely]] {
       throw_end(end);
@@ -86,12 +87,12 @@ class Call {
 };
 
 template <class Take>
-std::size_t Call::meet_and_take(std::size_t bytes, Take&& take) {
+std::size_t Call::meet_and_take(std::uint64_t owners, std::size_t bytes, Take&& take) {
   steps_.arrive_at_next();
   std::size_t taken = 0;
-  while (taken < bytes) {
-    const std::size_t staged = std::min(bytes, wait_for_more_than(taken));
-    if (staged == taken) break;  // the step has the patience that is left
+  while (owners != 0 && taken < bytes) {
+    const std::size_t staged = std::min(bytes, look_for_more_than(taken, owners));
+    if (staged == taken) break;
     take(taken, staged - taken);
     taken = staged;
   }
@@ -99,20 +100,26 @@ std::size_t Call::meet_and_take(std::size_t bytes, Take&& take) {
   return taken;
 }
 
+// How staged data goes in a call.
+struct Windows {
+  std::size_t first;         // bytes of each part in the first window, the same on all ranks
+  bool in_pieces = false;    // ranks stage the windows after it in pieces: the same on all ranks
+  std::uint64_t owners = 0;  // of the pieces that this rank takes: a bit a rank
+};
+
 // One call in which ranks offer buffers and take from others' buffers. After entry it runs `direct()` once, with
 // everybody's buffers readable through peer_part(), or `window(begin, at, length)` for consecutive ranges of the parts,
 // with `length` bytes from `begin + at` on of every part readable from Buffers::staged_part() + at on. `longest()` is
-// asked after entry for the largest number of bytes in a part. The first window has `first` bytes of each part. These
-// two are the same on all ranks.
+// asked after entry for the largest number of bytes in a part, and must be the same on all ranks.
 template <class Longest, class Direct, class Window>
 void transfer(Call& call, const Fingerprint& mine, const Offer& offer, std::size_t parts, Location location,
-              std::size_t first, Longest&& longest, Direct&& direct, Window&& window) {
+              const Windows& windows, Longest&& longest, Direct&& direct, Window&& window) {
   Buffers& buffers = call.buffers();
   const std::size_t slice = buffers.slice_of(parts);
   // A private buffer makes the call a staged one whatever the others have, so its first window can be filled before
   // entry.
   const bool staged_early = location.is_staged();
-  if (staged_early) buffers.stage(offer, 0, first);
+  if (staged_early) buffers.stage(offer, 0, windows.first);
   call.enter(mine, location);
   const std::size_t bytes = longest();
   if (call.all_in_place()) {
@@ -123,16 +130,21 @@ void transfer(Call& call, const Fingerprint& mine, const Offer& offer, std::size
     return;
   }
   if (!call.all_staged()) {
-    if (!staged_early) buffers.stage(offer, 0, first);
+    if (!staged_early) buffers.stage(offer, 0, windows.first);
     call.meet();
   }
   trace::point("collective.copy", call.rank(), call.sequence());
-  for (std::size_t begin = 0, length = first; begin < bytes; begin += length, length = slice) {
+  for (std::size_t begin = 0, length = windows.first; begin < bytes; begin += length, length = slice) {
     const std::size_t all = std::min(length, bytes - begin);
     std::size_t taken = 0;
     if (begin != 0) {
-      buffers.stage(offer, begin, all);
-      taken = call.meet_and_take(all, [&](std::size_t at, std::size_t some) { window(begin, at, some); });
+      if (windows.in_pieces && !offer.parts.empty()) {
+        buffers.stage_in_pieces(offer, begin, all);
+      } else {
+        buffers.stage(offer, begin, all);
+      }
+      taken =
+          call.meet_and_take(windows.owners, all, [&](std::size_t at, std::size_t some) { window(begin, at, some); });
     }
     if (taken < all) window(begin, taken, all - taken);
     buffers.next_window();

@@ -36,6 +36,12 @@ class Takes {
       : call_(call), parts_(parts), result_bytes_(result_bytes) {}
   void add(const Take& take) noexcept { takes_.push_back(take); }
 
+  // How parts of `bytes` bytes go where those that offer do not take.
+  Windows in_pieces(std::size_t bytes) const noexcept {
+    Windows windows{call_.buffers().first_slice_of(parts_, bytes), true};
+    for (const Take& take : takes_) windows.owners |= std::uint64_t{1} << static_cast<unsigned>(take.peer);
+    return windows;
+  }
   // Out of the owners' buffers.
   void copy_directly() const noexcept {
     for (const Take& take : takes_) copy(take.to, peer_part(call_, take.peer, take.part, parts_), take.bytes);
@@ -64,9 +70,9 @@ class Takes {
 
 template <class Longest>
 void copy(Call& call, const Fingerprint& mine, const Offer& offer, std::size_t parts, Location location,
-          std::size_t first, const Takes& takes, Longest&& longest) {
+          const Windows& windows, const Takes& takes, Longest&& longest) {
   transfer(
-      call, mine, offer, parts, location, first, longest, [&] { takes.copy_directly(); },
+      call, mine, offer, parts, location, windows, longest, [&] { takes.copy_directly(); },
       [&](std::size_t begin, std::size_t at, std::size_t length) { takes.copy_staged(begin, at, length); });
 }
 
@@ -101,8 +107,8 @@ void broadcast(Call& call, void* data, std::size_t count, DType dtype, int root)
   } else {
     takes.add({root, 0, bytes_of(data), bytes});
   }
-  copy(call, call.fingerprint(dtype, count, {}, root), offer, 1, buffers.locate(data, bytes),
-       buffers.first_slice_of(1, bytes), takes, [&] { return bytes; });
+  copy(call, call.fingerprint(dtype, count, {}, root), offer, 1, buffers.locate(data, bytes), takes.in_pieces(bytes),
+       takes, [&] { return bytes; });
 }
 
 void all_gather(Call& call, const void* input, std::span<void* const> outputs, std::size_t count, DType dtype) {
@@ -113,7 +119,7 @@ void all_gather(Call& call, const void* input, std::span<void* const> outputs, s
     if (peer != call.rank()) takes.add({peer, 0, bytes_of(outputs[static_cast<std::size_t>(peer)]), bytes});
   }
   copy(call, call.fingerprint(dtype, count), Offer({input, bytes}), 1, buffers.locate(input, bytes),
-       buffers.slice_of(1), takes, [&] { return bytes; });
+       {buffers.slice_of(1)}, takes, [&] { return bytes; });
   takes.copy_own(outputs[static_cast<std::size_t>(call.rank())], input, bytes);
 }
 
@@ -126,8 +132,8 @@ void gather(Call& call, const void* input, std::span<void* const> outputs, std::
   }
   // Nobody takes what the root has.
   const Offer offer({input, call.rank() == root ? 0 : bytes});
-  copy(call, call.fingerprint(dtype, count, {}, root), offer, 1, buffers.locate(input, bytes),
-       buffers.first_slice_of(1, bytes), takes, [&] { return bytes; });
+  copy(call, call.fingerprint(dtype, count, {}, root), offer, 1, buffers.locate(input, bytes), takes.in_pieces(bytes),
+       takes, [&] { return bytes; });
   if (call.rank() == root) takes.copy_own(outputs[static_cast<std::size_t>(root)], input, bytes);
 }
 
@@ -146,8 +152,8 @@ void scatter(Call& call, std::span<const void* const> inputs, void* output, std:
   }
   const Location location = buffers.locate(offer, output, bytes);
   call.publish_parts(offer, location, {});
-  copy(call, call.fingerprint(dtype, count, {}, root), offer, parts, location, buffers.first_slice_of(parts, bytes),
-       takes, [&] { return bytes; });
+  copy(call, call.fingerprint(dtype, count, {}, root), offer, parts, location, takes.in_pieces(bytes), takes,
+       [&] { return bytes; });
   if (call.rank() == root) takes.copy_own(output, inputs[own], bytes);
 }
 
@@ -168,7 +174,7 @@ void all_to_all(Call& call, std::span<const ConstSlice> inputs, std::span<const 
   }
   const Location location = call.buffers().locate(offer, nullptr, 0);
   call.publish_parts(offer, location, {expected.data(), expected.size()});
-  copy(call, call.fingerprint(dtype, 0), offer, parts, location, call.buffers().slice_of(parts), takes,
+  copy(call, call.fingerprint(dtype, 0), offer, parts, location, {call.buffers().slice_of(parts)}, takes,
        [&] { return longest_agreed_part(call, element); });
   takes.copy_own(outputs[own].data, inputs[own].data, inputs[own].count * element);
 }

@@ -49,6 +49,7 @@ class HostMachine {
 
   HostMachine(const World& world, Waiting waiting) noexcept : world_(world), waiting_(waiting) {}
 
+  bool spins() const noexcept { return waiting_ == Waiting::spins; }
   void set_deadline(Deadline deadline) noexcept { deadline_ = deadline; }  // of the call that begins
 
   void wait(const std::atomic<std::uint32_t>& word, std::uint32_t seen) const noexcept {

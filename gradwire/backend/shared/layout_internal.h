@@ -23,8 +23,7 @@ struct PartEntry {
 
 struct alignas(4096) RankSlot {
   StepsSlot<HostMachine> steps;
-  // How many bytes of each part this rank has staged of a window, and, in the high half, of which one
-  // (Buffers::staged_by()).
+  // How many bytes of each part this rank has staged of a window, and of which one (Buffers::staged_by()).
   alignas(128) std::atomic<std::uint64_t> staged;
   alignas(128) PartEntry parts[2][kMaxRanksOfHost];  // by the parity of the step, as the lines
 };
@@ -34,6 +33,8 @@ static_assert(sizeof(std::atomic<std::uint64_t>) + sizeof(EntryCard) <= 64, "arr
 // How a rank's part of a channel's memory is laid out: slot, then two staging areas for what it offers, then two for
 // what it reduced.
 struct ChannelLayout {
+  static constexpr std::size_t kLargestWindow = std::size_t{256} << 10;
+
   explicit ChannelLayout(int size) noexcept;
 
   std::size_t window;  // bytes of one staging area, a multiple of 4096

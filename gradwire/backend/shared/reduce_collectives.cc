@@ -18,7 +18,7 @@ namespace gradwire::shared {
 namespace {
 
 void reduce_offers(Call& call, const Fingerprint& mine, const Offer& offer, std::size_t parts, Location location,
-                   std::size_t part, std::byte* output, ReduceOp op, std::size_t first) {
+                   std::size_t part, std::byte* output, ReduceOp op, const Windows& windows) {
   const std::size_t element = size_of(mine.dtype);
   const std::size_t bytes = mine.count * element;
   if (parts > 1) call.publish_parts(offer, location, {});
@@ -34,7 +34,7 @@ void reduce_offers(Call& call, const Fingerprint& mine, const Offer& offer, std:
                     length / element);
   };
   transfer(
-      call, mine, offer, parts, location, first, [&] { return bytes; },
+      call, mine, offer, parts, location, windows, [&] { return bytes; },
       [&] { reduce_range(0, bytes, [&](int peer) { return peer_part(call, peer, part, parts); }); },
       [&](std::size_t begin, std::size_t at, std::size_t length) {
         reduce_range(begin + at, length, [&](int peer) { return call.buffers().staged_part(peer, part, parts) + at; });
@@ -48,8 +48,12 @@ void reduce(Call& call, const void* input, void* output, std::size_t count, DTyp
   auto* to = count != 0 && call.rank() == root ? static_cast<std::byte*>(output) : nullptr;
   // Nobody else reads what the root has.
   const Offer offer({input, call.rank() == root ? 0 : bytes});
+  Windows windows{call.buffers().first_slice_of(1, bytes), true};
+  for (int peer = 0; call.rank() == root && peer < call.size(); ++peer) {
+    if (peer != root) windows.owners |= std::uint64_t{1} << static_cast<unsigned>(peer);
+  }
   reduce_offers(call, call.fingerprint(dtype, count, op, root), offer, 1, call.buffers().locate(input, bytes), 0, to,
-                op, call.buffers().first_slice_of(1, bytes));
+                op, windows);
 }
 
 void reduce_scatter(Call& call, std::span<const void* const> inputs, void* output, std::size_t count, DType dtype,
@@ -64,7 +68,7 @@ void reduce_scatter(Call& call, std::span<const void* const> inputs, void* outpu
   }
   auto* to = count == 0 ? nullptr : static_cast<std::byte*>(output);
   reduce_offers(call, call.fingerprint(dtype, count, op), offer, inputs.size(),
-                call.buffers().locate(offer, nullptr, 0), own, to, op, call.buffers().slice_of(inputs.size()));
+                call.buffers().locate(offer, nullptr, 0), own, to, op, {call.buffers().slice_of(inputs.size())});
 }
 
 }  // namespace gradwire::shared
