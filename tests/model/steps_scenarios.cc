@@ -64,6 +64,7 @@ class World {
     std::optional<ModelSteps> steps;
     std::array<Plain<int>, kMaxRanks> lent;  // a share for each rank to write
     std::array<Plain<int>, 2> area;
+    Atomic<unsigned> said{0};  // the last window that the rank says it has staged
     unsigned window = 0;
     std::array<Outcome, kMaxCalls> outcomes{};
     int reason = 0;        // with which its last call failed
@@ -81,6 +82,7 @@ class World {
   int enter(Rank& self, int card, bool lends);
   int direct(int rank, int card);
   int staged(int rank, int card);
+  int pieces(int rank, int card);
   int vote(int rank, int card);
   int reason_for(Rank& self, const StepEnd& end);
   int number_of(Rank& self, const StepEnd& end);
@@ -128,6 +130,9 @@ int World::call(int rank, CallKind kind, int card) {
     case CallKind::staged:
       reason = staged(rank, card);
       break;
+    case CallKind::pieces:
+      reason = pieces(rank, card);
+      break;
     case CallKind::vote:
       reason = vote(rank, card);
       break;
@@ -164,6 +169,30 @@ int World::staged(int rank, int card) {
     for (int peer = 0; peer < scenario_.ranks; ++peer) {
       if (at(peer).area[self.window & 1].read() != value) run_.explorer.violated("a window of another time was read");
     }
+    ++self.window;
+  }
+  return 0;
+}
+
+int World::pieces(int rank, int card) {
+  Rank& self = at(rank);
+  Rank& owner = at(0);
+  for (int window = 0; window < 2; ++window) {
+    const int value = card * 10 + window;
+    const auto take = [&] {
+      if (rank == 0 || owner.area[self.window & 1].read() == value) return;
+      run_.explorer.violated("a window of another time was read");
+    };
+    if (rank == 0) self.area[self.window & 1].write() = value;
+    if (window == 0) {
+      if (const int reason = enter(self, card, false); reason != 0) return reason;
+    } else {
+      if (rank == 0) self.said.store(self.window, std::memory_order_release);
+      self.steps->arrive_at_next();
+      if (rank != 0 && owner.said.load(std::memory_order_acquire) >= self.window) take();
+      if (const int reason = reason_for(self, self.steps->await_others()); reason != 0) return reason;
+    }
+    take();
     ++self.window;
   }
   return 0;
@@ -292,6 +321,7 @@ std::vector<Scenario> fast_scenarios() {
       {.name = "2 ranks, a deadline", .calls = {direct}, .deadline = 0},
       {.name = "2 ranks, a death", .calls = {barrier}, .options = {.crashes = 1}},
       {.name = "2 ranks, staged twice", .calls = {staged, staged}},
+      {.name = "2 ranks, pieces twice", .calls = {pieces, pieces}},
       {.name = "2 ranks, vote", .calls = {vote}},
       {.name = "2 ranks, one aborts a barrier", .calls = {barrier}, .aborts = 0},
       {.name = "2 ranks, one aborts", .calls = {direct}, .options = {.preemptions = 1}, .aborts = 0},

@@ -18,6 +18,7 @@ enum class CallKind {
   barrier,  // entry alone
   direct,   // entry, every rank writes into every rank's buffer, exit
   staged,   // entry and a further step, two windows through the staging areas
+  pieces,   // the same out of rank 0; the others may take the second window when rank 0 says that it is there
   vote,     // entry, every rank writes a value, a step, all ranks read the values, a step
 };
 
