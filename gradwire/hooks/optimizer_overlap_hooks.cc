@@ -3,6 +3,7 @@
 #include "gradwire/hooks/optimizer_overlap_hooks.h"
 
 #include <ATen/Functions.h>
+#include <c10/core/GradMode.h>
 #include <torch/optim/optimizer.h>
 
 #include <set>

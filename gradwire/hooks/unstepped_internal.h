@@ -34,14 +34,12 @@ class UnsteppedParameters final {
       if (!bucket.parameters()[place].requires_grad()) add(bucket.parameter_names()[place]);
     }
   }
-  // The same. end_iteration() then throws where another rank used one of them.
+  // end_iteration() throws where another rank used a parameter of `bucket` that needs no gradient on this one.
   void watch_frozen_of(const GradBucket& bucket) {
     const MutexLock lock(mutex_);
     rank_ = bucket.group().rank();
     for (const std::size_t place : bucket.absent()) {
-      if (bucket.parameters()[place].requires_grad()) continue;
-      names_.insert(bucket.parameter_names()[place]);
-      frozen_.insert(bucket.parameter_names()[place]);
+      if (!bucket.parameters()[place].requires_grad()) frozen_.insert(bucket.parameter_names()[place]);
     }
   }
   // CommHook::revert_unused() of `inner`, for those of `names` that were added since end_iteration().

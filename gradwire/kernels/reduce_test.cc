@@ -143,7 +143,7 @@ TEST_P(ReduceTest, EveryPairSourcesDestinationsAndEdgeCountsMatchTheOracle) {
   }
 }
 
-// Two sources go four pages at a time: counts around one and two such groups, with every alignment of the first one.
+// Two sources go four pages at a time: counts around one and two such groups.
 TEST_P(ReduceTest, GroupsOfPagesOfTwoSources) {
   std::uint32_t seed = 0;
   for (const DType dtype : oracle::kDTypes) {

@@ -11,6 +11,7 @@
 #include <algorithm>
 
 #include "gradwire/backend/shared/collectives_internal.h"
+#include "gradwire/backend/shared/max_ranks.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/kernels/copy.h"
@@ -39,7 +40,7 @@ class Takes {
   // How parts of `bytes` bytes go where those that offer do not take.
   Windows in_pieces(std::size_t bytes) const noexcept {
     Windows windows{call_.buffers().first_slice_of(parts_, bytes), true};
-    for (const Take& take : takes_) windows.owners |= std::uint64_t{1} << static_cast<unsigned>(take.peer);
+    for (const Take& take : takes_) windows.owners |= bit_of_rank(take.peer);
     return windows;
   }
   // Out of the owners' buffers.

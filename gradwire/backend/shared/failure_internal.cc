@@ -16,14 +16,14 @@ namespace {
 
 std::uint64_t to_mask(const std::vector<int>& ranks) noexcept {
   std::uint64_t mask = 0;
-  for (const int rank : ranks) mask |= std::uint64_t{1} << static_cast<unsigned>(rank);
+  for (const int rank : ranks) mask |= bit_of_rank(rank);
   return mask;
 }
 
 std::vector<int> to_ranks(std::uint64_t mask) {
   std::vector<int> ranks;
   for (int rank = 0; rank < kMaxRanksOfHost; ++rank) {
-    if ((mask >> static_cast<unsigned>(rank) & 1U) != 0) ranks.push_back(rank);
+    if ((mask & bit_of_rank(rank)) != 0) ranks.push_back(rank);
   }
   return ranks;
 }

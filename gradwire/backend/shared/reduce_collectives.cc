@@ -50,7 +50,7 @@ void reduce(Call& call, const void* input, void* output, std::size_t count, DTyp
   const Offer offer({input, call.rank() == root ? 0 : bytes});
   Windows windows{call.buffers().first_slice_of(1, bytes), true};
   for (int peer = 0; call.rank() == root && peer < call.size(); ++peer) {
-    if (peer != root) windows.owners |= std::uint64_t{1} << static_cast<unsigned>(peer);
+    if (peer != root) windows.owners |= bit_of_rank(peer);
   }
   reduce_offers(call, call.fingerprint(dtype, count, op, root), offer, 1, call.buffers().locate(input, bytes), 0, to,
                 op, windows);

@@ -18,7 +18,7 @@ from torch.futures import Future
 from gradwire import _C
 from gradwire._C import ProcessGroup, ReduceOp, Work
 from gradwire._errors import InvalidArgument
-from gradwire.distributed._groups import _takes_part, _resolve, get_global_rank, get_group_rank
+from gradwire.distributed._groups import _resolve, _takes_part, get_global_rank, get_group_rank
 
 Group = ProcessGroup | None
 

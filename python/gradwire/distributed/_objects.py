@@ -15,7 +15,7 @@ from torch import Tensor
 
 from gradwire._errors import InvalidArgument
 from gradwire.distributed import _collectives as c
-from gradwire.distributed._groups import _takes_part, _resolve
+from gradwire.distributed._groups import _resolve, _takes_part
 
 Group = c.Group
 _CPU = torch.device("cpu")
