@@ -31,6 +31,7 @@ class DeadlyStore final : public Store {
   bool check(std::span<const std::string> keys) override { return next().check(keys); }
   bool delete_key(const std::string& key) override { return next().delete_key(key); }
   std::int64_t num_keys() override { return next().num_keys(); }
+  std::vector<std::string> list_keys() override { return next().list_keys(); }
   void append(const std::string& key, const Value& value) override { next().append(key, value); }
   std::vector<Value> multi_get(std::span<const std::string> keys) override { return next().multi_get(keys); }
   void multi_set(std::span<const std::string> keys, std::span<const Value> values) override {

@@ -214,6 +214,13 @@ std::int64_t FileStore::num_keys() {
   return impl_->read(Deadline::after(timeout()), [](const KeyValueMap& map) { return map.num_keys(); });
 }
 
+std::vector<std::string> FileStore::list_keys() {
+  return impl_->read(Deadline::after(timeout()), [](const KeyValueMap& map) {
+    const auto keys = map.keys_after({});
+    return std::vector<std::string>(keys.begin(), keys.end());
+  });
+}
+
 void FileStore::append(const std::string& key, const Value& value) {
   require_key("append", key);
   require_value("append", value);

@@ -44,6 +44,9 @@ bool ForwardingStore::delete_key(const std::string& key) {
 std::int64_t ForwardingStore::num_keys() {
   return result_of([&](Store& store) { return store.num_keys(); });
 }
+std::vector<std::string> ForwardingStore::list_keys() {
+  return result_of([](Store& store) { return store.list_keys(); });
+}
 void ForwardingStore::append(const std::string& key, const Value& value) {
   forward([&](Store& store) { store.append(key, value); });
 }

@@ -112,6 +112,13 @@ std::int64_t HashStore::num_keys() {
   return shared.map.num_keys();
 }
 
+std::vector<std::string> HashStore::list_keys() {
+  Shared& shared = *impl_->shared.get();
+  MutexLock lock(shared.mutex);
+  const auto keys = shared.map.keys_after({});
+  return {keys.begin(), keys.end()};
+}
+
 void HashStore::append(const std::string& key, const Value& value) {
   require_key("append", key);
   require_value("append", value);

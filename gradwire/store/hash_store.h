@@ -30,6 +30,7 @@ class HashStore final : public Store {
   bool check(std::span<const std::string> keys) override;
   bool delete_key(const std::string& key) override;
   std::int64_t num_keys() override;
+  std::vector<std::string> list_keys() override;
   void append(const std::string& key, const Value& value) override;
   std::vector<Value> multi_get(std::span<const std::string> keys) override;
   void multi_set(std::span<const std::string> keys, std::span<const Value> values) override;

@@ -88,6 +88,15 @@ bool KeyValueMap::remove(const std::string& key) {
   return true;
 }
 
+std::vector<std::string_view> KeyValueMap::keys_after(std::string_view key) const {
+  std::vector<std::string_view> result;
+  for (const auto& entry : values_) {
+    if (entry.first > key) result.emplace_back(entry.first);
+  }
+  std::sort(result.begin(), result.end());
+  return result;
+}
+
 void KeyValueMap::push(const std::string& queue, Value value) {
   count(queue, 0, entry_bytes(queue, value));
   queues_[queue].push_back(std::move(value));

@@ -47,6 +47,8 @@ class KeyValueMap {
   void append(const std::string& key, const Value& value);
   bool remove(const std::string& key);
   std::int64_t num_keys() const noexcept { return static_cast<std::int64_t>(values_.size()); }
+  // The keys behind `key` in the order of their bytes, all of them for an empty `key`; valid until the next change.
+  std::vector<std::string_view> keys_after(std::string_view key) const;
 
   void push(const std::string& queue, Value value);
   std::optional<Value> pop(const std::string& queue);

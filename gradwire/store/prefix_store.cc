@@ -48,6 +48,15 @@ bool PrefixStore::delete_key(const std::string& key) { return store_->delete_key
 
 std::int64_t PrefixStore::num_keys() { return store_->num_keys(); }
 
+std::vector<std::string> PrefixStore::list_keys() {
+  const std::string start = prefix_ + "/";
+  std::vector<std::string> keys;
+  for (const std::string& key : store_->list_keys()) {
+    if (key.size() > start.size() && key.starts_with(start)) keys.push_back(key.substr(start.size()));
+  }
+  return keys;
+}
+
 void PrefixStore::append(const std::string& key, const Value& value) { store_->append(full("append", key), value); }
 
 std::vector<Store::Value> PrefixStore::multi_get(std::span<const std::string> keys) {

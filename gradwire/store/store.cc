@@ -10,6 +10,8 @@
 
 namespace gradwire {
 
+std::vector<std::string> Store::list_keys() { throw UnsupportedError("list_keys: this store cannot list its keys"); }
+
 Store::Value Store::queue_pop_within(const std::string& queue, Milliseconds timeout) {
   constexpr Milliseconds kLook{10};
   const Deadline deadline = Deadline::after(timeout);

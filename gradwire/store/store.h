@@ -69,6 +69,11 @@ class Store {
   // Returns the number of keys. Queues do not count, nor do keys that an implementation needs for itself.
   virtual std::int64_t num_keys() = 0;
 
+  // Returns the keys, in the order of their bytes; no queues. A store with a prefix lists the keys that begin with the
+  // prefix, without the prefix. A key that is set or removed during the call may or may not be among them. Default, for
+  // classes that have no such call: throws UnsupportedError.
+  virtual std::vector<std::string> list_keys();
+
   // Appends `value` to the value of `key`. An absent key counts as empty. Atomic. Throws StoreError, and changes
   // nothing, when the result would be longer than kMaxValueBytes.
   virtual void append(const std::string& key, const Value& value) = 0;

@@ -243,6 +243,26 @@ TEST_P(StoreConformance, NumKeysCountsKeysButNotQueues) {
   EXPECT_EQ(open()->num_keys(), 3);
 }
 
+TEST_P(StoreConformance, ListKeysHasTheKeysInTheOrderOfTheirBytes) {
+  EXPECT_EQ(store_->list_keys(), Keys());
+  const std::string zero("\0", 1);
+  for (const std::string& key : Keys{"b", "a/b", "\xff", "a", zero, "aa", "gone"}) store_->set(key, "");
+  store_->queue_push("queue", "element");
+  store_->delete_key("gone");
+  EXPECT_EQ(open()->list_keys(), (Keys{zero, "a", "a/b", "aa", "b", "\xff"}));
+}
+
+TEST_P(StoreConformance, ListKeysOfAPrefixHasThoseUnderIt) {
+  PrefixStore inner("a", store_);
+  for (const std::string& key : Keys{"b", "ab", "a/b"}) {
+    store_->set(key, "");
+    inner.set(key, "");
+  }
+  EXPECT_EQ(store_->list_keys(), (Keys{"a/a/b", "a/ab", "a/b", "ab", "b"}));
+  EXPECT_EQ(inner.list_keys(), (Keys{"a/b", "ab", "b"}));
+  EXPECT_EQ(PrefixStore("a", PrefixStore("a", store_).clone()).list_keys(), Keys{"b"});
+}
+
 TEST_P(StoreConformance, AppendExtends) {
   store_->append("k", "one");
   open()->append("k", "");

@@ -230,6 +230,19 @@ std::int64_t TcpStore::num_keys() {
   return impl_->call("num_keys", {.operation = Operation::num_keys, .keys = {}, .values = {}}).number;
 }
 
+std::vector<std::string> TcpStore::list_keys() {
+  std::vector<std::string> all;
+  for (bool more = true; more;) {
+    Request request{.operation = Operation::list_keys, .keys = {}, .values = {}};
+    if (!all.empty()) request.keys = {all.back()};
+    Reply reply = impl_->call("list_keys", request);
+    more = reply.number != 0;
+    if (more && reply.values.empty()) impl_->fail_strange("list_keys");
+    std::move(reply.values.begin(), reply.values.end(), std::back_inserter(all));
+  }
+  return all;
+}
+
 void TcpStore::append(const std::string& key, const Value& value) {
   require_key("append", key);
   require_value("append", value);

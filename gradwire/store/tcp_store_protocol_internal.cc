@@ -121,6 +121,8 @@ bool has_what_its_operation_takes(const Request& request) noexcept {
     case Operation::num_keys:
     case Operation::join:
       return has(request, 0, 0);
+    case Operation::list_keys:
+      return request.keys.size() <= 1 && request.values.empty();
   }
   return false;  // an operation that this version does not know
 }

@@ -60,6 +60,9 @@ enum class Operation : std::uint8_t {
   queue_pop = 12,   // keys: 1; number: timeout in ms. Reply: 1 value
   queue_length = 13,  // keys: 1. Reply: number
   join = 14,          // counts the sender as one more worker. Reply: number of workers so far
+  // keys: 0 or 1. Reply: the first n >= 0 keys behind the given one in the order of bytes, as many as fit a message;
+  // number: 1 where more follow, else 0
+  list_keys = 15,
 };
 
 struct Request {

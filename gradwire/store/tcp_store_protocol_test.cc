@@ -30,6 +30,8 @@ const std::vector<Request> kGood{
     {Operation::queue_pop, 7, {"q"}, {}},
     {Operation::queue_length, 0, {"q"}, {}},
     {Operation::join, 0, {}, {}},
+    {Operation::list_keys, 0, {}, {}},
+    {Operation::list_keys, 0, {"after"}, {}},
 };
 
 TEST(TcpStoreProtocol, RequestsComeBackAsTheyWent) {
@@ -91,7 +93,8 @@ TEST(TcpStoreProtocol, EveryCutAndEveryExtraByteIsRefused) {
 TEST(TcpStoreProtocol, WrongNumbersOfKeysAndValuesAreRefused) {
   for (Request request : kGood) {
     const bool any_keys = request.operation == Operation::get || request.operation == Operation::wait ||
-                          request.operation == Operation::check;
+                          request.operation == Operation::check ||
+                          (request.operation == Operation::list_keys && request.keys.empty());
     Request more_values = request;
     more_values.values.emplace_back("extra");
     EXPECT_EQ(decode_request(encode(more_values).substr(kLengthBytes)), std::nullopt);
@@ -103,7 +106,7 @@ TEST(TcpStoreProtocol, WrongNumbersOfKeysAndValuesAreRefused) {
 TEST(TcpStoreProtocol, WhatNoClientSendsIsRefused) {
   const auto refused = [](const Request& request) { return !decode_request(encode(request).substr(kLengthBytes)); };
   EXPECT_TRUE(refused({static_cast<Operation>(0), 0, {}, {}}));
-  EXPECT_TRUE(refused({static_cast<Operation>(15), 0, {}, {}}));
+  EXPECT_TRUE(refused({static_cast<Operation>(16), 0, {}, {}}));
   EXPECT_TRUE(refused({static_cast<Operation>(255), 0, {"k"}, {}}));
   EXPECT_TRUE(refused({Operation::set, 0, {""}, {"v"}}));
   EXPECT_TRUE(refused({Operation::set, 0, {std::string(Store::kMaxKeyBytes + 1, 'k')}, {"v"}}));

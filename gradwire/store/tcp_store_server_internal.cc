@@ -11,6 +11,7 @@
 #include <list>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <unordered_map>
 #include <unordered_set>
@@ -41,17 +42,44 @@ Reply value_reply(Store::Value value) {
   return reply;
 }
 
-// The values of the first keys, at least one, as many as fit a message and `room`.
-Reply values_reply(const KeyValueMap& map, std::span<const std::string> keys, std::size_t room) {
-  Reply reply;
-  std::size_t bytes = 64;
-  for (const std::string& key : keys) {
-    const Store::Value& value = *map.find(key);
-    bytes += 4 + value.size();
-    if (!reply.values.empty() && bytes > std::min<std::uint64_t>(kMaxMessageBytes, room)) break;
-    reply.values.push_back(value);
+// Collects the values of a reply, at least one, as many as fit a message and `room`.
+class LongReply {
+ public:
+  explicit LongReply(std::size_t room) : most_(std::min<std::uint64_t>(kMaxMessageBytes, room)) {}
+
+  // Returns whether the value is in the reply.
+  bool add(std::string_view value) {
+    bytes_ += 4 + value.size();
+    if (!reply.values.empty() && bytes_ > most_) return false;
+    reply.values.emplace_back(value);
+    return true;
   }
-  return reply;
+
+  Reply reply;
+
+ private:
+  const std::uint64_t most_;
+  std::size_t bytes_ = 64;
+};
+
+// The values of the first keys.
+Reply values_reply(const KeyValueMap& map, std::span<const std::string> keys, std::size_t room) {
+  LongReply values(room);
+  for (const std::string& key : keys) {
+    if (!values.add(*map.find(key))) break;
+  }
+  return std::move(values.reply);
+}
+
+// The first keys behind `after`.
+Reply keys_reply(const KeyValueMap& map, std::string_view after, std::size_t room) {
+  LongReply keys(room);
+  for (const std::string_view key : map.keys_after(after)) {
+    if (keys.add(key)) continue;
+    keys.reply.number = 1;
+    break;
+  }
+  return std::move(keys.reply);
 }
 
 }  // namespace
@@ -280,6 +308,8 @@ std::optional<Reply> TcpStoreServer::Impl::serve(const Request& request) {
       return number_reply(map_.remove(keys[0]) ? 1 : 0);
     case Operation::num_keys:
       return number_reply(map_.num_keys());
+    case Operation::list_keys:
+      return keys_reply(map_, keys.empty() ? std::string_view() : keys[0], room());
     case Operation::append:
       map_.append(keys[0], values[0]);
       return Reply();

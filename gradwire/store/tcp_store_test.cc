@@ -545,6 +545,18 @@ TEST(TcpStoreLimitsTest, MessagesShareABoundAndSmallOnesAreFree) {
   EXPECT_EQ(server.queue_pop("q"), std::string(kLarge, 'e'));
 }
 
+TEST(TcpStoreLimitsTest, ManyKeysComeInAsManyRepliesAsThereIsRoomFor) {
+  TcpStore server({.is_server = true, .limits = {.message_bytes = 1000}});
+  Keys keys;
+  for (int i = 100; i < 400; ++i) {
+    keys.push_back(concat(std::string(50, 'k'), i));
+    server.set(keys.back(), "");
+  }
+  keys.push_back(std::string(Store::kMaxKeyBytes - 1000, 'l'));  // larger than the room by itself
+  server.set(keys.back(), "");
+  EXPECT_EQ(server.list_keys(), keys);
+}
+
 TEST(TcpStoreLimitsTest, ManyValuesComeInAsManyRepliesAsThereIsRoomFor) {
   TcpStore server({.is_server = true, .limits = {.message_bytes = 1024 * 1024}});
   Keys keys;

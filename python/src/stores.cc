@@ -152,6 +152,7 @@ class PyStore final : public Store, public py::trampoline_self_life_support {
   }
   bool delete_key(const std::string& key) override { return call_for<bool>("delete_key", key); }
   std::int64_t num_keys() override { return call_for<std::int64_t>("num_keys"); }
+  Keys list_keys() override { return call_for<Keys>("list_keys"); }
   void append(const std::string& key, const Value& value) override {
     if (has("append")) return call("append", key, Bytes{value});
     const Keys keys{key};
@@ -319,6 +320,8 @@ append, multi_get and multi_set are made of these where the class has none.)")
           "Whether all keys are there now.")
       .def("delete_key", &Store::delete_key, py::arg("key"), Unlocked(), "Removes `key`; whether it was there.")
       .def("num_keys", &Store::num_keys, Unlocked(), "How many keys there are.")
+      .def("list_keys", &Store::list_keys, Unlocked(),
+           "The keys in the order of their bytes; under a prefix those with the prefix, without it.")
       .def("append", &Store::append, py::arg("key"), py::arg("value"), Unlocked(), "Appends to the value; atomic.")
       .def("multi_get", &multi_get, py::arg("keys"), "get() of several keys.")
       .def(

@@ -370,6 +370,7 @@ def test_stores(make, tmp_path):
     assert store.get("line") == b"value" and store.queue_pop("line") == b"element"
     store.set_timeout(timedelta(milliseconds=30))
     assert store.timeout == timedelta(milliseconds=30)
+    assert store.list_keys() == ["count", "in/key", "line", "queue"] and inner.list_keys() == ["key"]
     with pytest.raises(dist.DistStoreError, match="nowhere"):
         store.get("nowhere")
     with pytest.raises(dist.TimeoutError):
@@ -527,6 +528,31 @@ class DictStore(dist.Store):
 
     def check(self, keys):
         return all(key in self.data for key in keys)
+
+
+def test_list_keys_lists_what_pytorchs_stores_list():
+    lists = []
+    for kinds in (torch.distributed, dist):
+        stores = [kinds.HashStore()]
+        for prefix in ("a", "b", "a/b"):
+            stores += [kinds.PrefixStore(prefix, store) for store in stores[:2]]
+        for number, store in enumerate(stores):
+            store.set(f"key{number}", "")
+        lists.append([sorted(store.list_keys()) for store in stores])
+    assert lists[0] == lists[1] and all(lists[0])
+
+
+def test_a_store_in_python_may_list_its_keys():
+    class Lists(DictStore):
+        def list_keys(self):
+            return list(self.data)
+
+    inner = dist.PrefixStore("in", Lists())
+    inner.set("key", "")
+    inner.underlying_store.set("other", "")
+    assert inner.list_keys() == ["key"]
+    with pytest.raises(dist.UnsupportedError, match="list_keys"):
+        dist.PrefixStore("in", DictStore()).list_keys()
 
 
 def test_a_store_in_python_is_asked_for_several_keys_at_once():

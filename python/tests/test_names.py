@@ -75,9 +75,8 @@ def test_what_is_said_to_be_absent_is_and_the_page_says_so():
     assert not [name for name in ABSENT if hasattr(dist, name)]
     page = (ROOT / "docs" / "python.md").read_text()
     absent = page[page.index("- **Absent names**"):].split("\n- ")[0] + page[page.index("- **Stores**"):].split("\n- ")[0]
-    stores = ["multi_tenant", "master_listen_fd", "list_keys"]
+    stores = ["multi_tenant", "master_listen_fd"]
     assert not [name for name in [*ABSENT, *stores] if f"`{name}" not in absent]
-    assert not [name for name in stores[2:] if hasattr(dist.TCPStore, name)]
 
 
 def parameters_of(callable):

@@ -5,6 +5,7 @@
 
 #include <c10/util/Exception.h>
 
+#include <torch/version.h>
 #include <algorithm>
 #include <atomic>
 #include <functional>
@@ -15,6 +16,13 @@
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
+
+// PyTorch 2.13 was the first whose stores list their keys.
+#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR > 12
+#define GRADWIRE_C10D_LISTS_KEYS 1
+#else
+#define GRADWIRE_C10D_LISTS_KEYS 0
+#endif
 
 namespace gradwire {
 namespace {
@@ -78,6 +86,11 @@ class StoreForC10d final : public c10d::Store {
   std::int64_t getNumKeys() override {
     return as_c10d([&] { return store_->num_keys(); });
   }
+#if GRADWIRE_C10D_LISTS_KEYS
+  std::vector<std::string> listKeys() override {
+    return as_c10d([&] { return store_->list_keys(); });
+  }
+#endif
   void wait(const std::vector<std::string>& keys) override { wait(keys, timeout_); }
   void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& timeout) override {
     as_c10d([&] { wait_checking(keys, timeout); });
@@ -225,6 +238,13 @@ class StoreOfC10d final : public Store {
   std::int64_t num_keys() override {
     return from_c10d_call("num_keys", [&] { return store_->getNumKeys(); });
   }
+#if GRADWIRE_C10D_LISTS_KEYS
+  std::vector<std::string> list_keys() override {
+    std::vector<std::string> keys = from_c10d_call("list_keys", [&] { return store_->listKeys(); });
+    std::sort(keys.begin(), keys.end());
+    return keys;
+  }
+#endif
   void append(const std::string& key, const Value& value) override {
     require_key("append", key);
     from_c10d_call("append", [&] { store_->append(key, to_bytes(value)); });

@@ -9,6 +9,7 @@
 #include <c10/util/Exception.h>
 #include <gtest/gtest.h>
 
+#include <torch/version.h>
 #include <functional>
 #include <mutex>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
@@ -431,6 +432,9 @@ TEST(C10dStores, OursForTheirs) {
   EXPECT_TRUE(store->check({"key", "n"}));
   EXPECT_FALSE(store->check({"none"}));
   EXPECT_EQ(store->getNumKeys(), 3);
+#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR > 12
+  EXPECT_EQ(store->listKeys(), (std::vector<std::string>{"key", "n", "text"}));
+#endif
   EXPECT_TRUE(store->deleteKey("n"));
   store->append("text", {'!'});
   EXPECT_EQ(store->get_to_str("text"), "first!");
@@ -456,6 +460,11 @@ TEST(C10dStores, TheirsForOurs) {
   EXPECT_EQ(store->add("n", 2), 2);
   EXPECT_EQ(store->compare_set("text", "", "a"), "a");
   EXPECT_EQ(store->compare_set("text", "b", "c"), "a");
+#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR > 12
+  EXPECT_EQ(store->list_keys(), (std::vector<std::string>{"key", "n", "text"}));
+#else
+  EXPECT_THROW(store->list_keys(), UnsupportedError);
+#endif
   store->append("text", "!");
   const std::vector<std::string> keys{"text", "key"};
   EXPECT_EQ(store->multi_get(keys).at(0), "a!");
