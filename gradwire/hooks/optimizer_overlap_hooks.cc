@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "gradwire/hooks/averaged_bucket_internal.h"
+#include "gradwire/hooks/frozen_internal.h"
 #include "gradwire/hooks/optimizer_state_internal.h"
 #include "gradwire/hooks/unstepped_internal.h"
 #include "gradwire/hooks/wrapper_internal.h"
@@ -29,7 +30,6 @@ Future run_then_step(CommHook& inner, const GradBucket& bucket, internal::Unstep
   const GradBucket averaged = internal::averaged_bucket(inner, bucket);
   const std::vector<at::Tensor> gradients = averaged.gradients();
   const at::NoGradGuard no_grad;
-  unstepped.watch_frozen_of(bucket);
   for (std::size_t i = 0; i < gradients.size(); ++i) {
     const std::string& name = bucket.parameter_names()[i];
     const at::Tensor& parameter = bucket.parameters()[i];
@@ -48,20 +48,26 @@ class HookThenStep final : public internal::HookWrapper {
   HookThenStep(const std::shared_ptr<CommHook>& inner, ParameterStep step)
       : HookWrapper(traits_around("hook_then_step", inner, step != nullptr), inner), step_(std::move(step)) {}
   Future run(GradBucket& bucket) override {
+    frozen_.watch(bucket, [](std::size_t) { return true; });
     return run_then_step(inner(), bucket, unstepped_,
                          [this](const std::string& name, const at::Tensor& parameter, const at::Tensor& gradient) {
                            step_(name, parameter, gradient);
                            return true;
                          });
   }
-  void revert_unused(const std::vector<std::string>& names) override { unstepped_.revert_unused(inner(), names); }
+  void revert_unused(const std::vector<std::string>& names) override {
+    frozen_.revert_unused(names);
+    unstepped_.revert_unused(inner(), names);
+  }
   void end_iteration() override {
+    frozen_.end_iteration();
     unstepped_.end_iteration();
     HookWrapper::end_iteration();
   }
 
  private:
   const ParameterStep step_;
+  internal::FrozenParameters frozen_;
   internal::UnsteppedParameters unstepped_;
 };
 
@@ -71,11 +77,15 @@ HookThenOptimizer::HookThenOptimizer(std::shared_ptr<CommHook> inner, ParameterO
     : CommHook(traits_around("hook_then_optimizer", inner, factory != nullptr)),
       inner_(std::move(inner)),
       factory_(std::move(factory)),
+      frozen_(std::make_unique<internal::FrozenParameters>()),
       unstepped_(std::make_unique<internal::UnsteppedParameters>()) {}
 
 HookThenOptimizer::~HookThenOptimizer() = default;
 
 Future HookThenOptimizer::run(GradBucket& bucket) {
+  frozen_->watch(bucket, [&](std::size_t place) {
+    return optimizer_of(bucket.parameter_names()[place], bucket.parameters()[place]) != nullptr;
+  });
   return run_then_step(*inner_, bucket, *unstepped_,
                        [this](const std::string& name, const at::Tensor& parameter, const at::Tensor& gradient) {
                          torch::optim::Optimizer* optimizer = optimizer_of(name, parameter);
@@ -87,10 +97,12 @@ Future HookThenOptimizer::run(GradBucket& bucket) {
 }
 
 void HookThenOptimizer::revert_unused(const std::vector<std::string>& names) {
+  frozen_->revert_unused(names);
   unstepped_->revert_unused(*inner_, names);
 }
 
 void HookThenOptimizer::end_iteration() {
+  frozen_->end_iteration();
   unstepped_->end_iteration();
   inner_->end_iteration();
 }

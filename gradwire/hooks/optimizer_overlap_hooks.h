@@ -52,8 +52,9 @@ class Optimizer;
 namespace gradwire {
 
 namespace internal {
+class FrozenParameters;
 class UnsteppedParameters;
-}
+}  // namespace internal
 
 // Makes the optimizer of one parameter. `name` is the parameter's name in the module. Called before the parameter's
 // first step, one call at a time; called again with another tensor of the same sizes when loaded state is given to an
@@ -104,6 +105,7 @@ class HookThenOptimizer final : public CommHook, public FirstRankMemory {
 
   const std::shared_ptr<CommHook> inner_;
   const ParameterOptimizerFactory factory_;
+  const std::unique_ptr<internal::FrozenParameters> frozen_;
   const std::unique_ptr<internal::UnsteppedParameters> unstepped_;
   mutable Mutex mutex_;
   std::map<std::string, Entry> entries_ GRADWIRE_GUARDED_BY(mutex_);

@@ -122,6 +122,19 @@ TEST_P(OptimizerOverlap, LeavesFrozenParametersAlone) {
   }
 }
 
+// A layer that has no optimizer may be frozen on one rank: no rank steps it.
+TEST_P(OptimizerOverlap, AParameterThatDoesNotStepMayBeFrozenOnOneRank) {
+  const gradwire::testing::Setup setup{"threads", 2};
+  run_ranks(setup, kWorld, [&](int rank, const std::shared_ptr<ProcessGroup>& group) {
+    const auto some = [make = factory()](const std::string& name, const at::Tensor& parameter) {
+      return name.starts_with("linears.2.") ? nullptr : make(name, parameter);
+    };
+    TrainingRun run(setup, group, make_hook_then_optimizer(make_allreduce_hook(), some), true);
+    for (auto& parameter : run.net->linears[2]->parameters()) parameter.set_requires_grad(rank != 0);
+    for (int step = 0; step < 3; ++step) run.backward(rank, 2 * step);
+  });
+}
+
 // Saved after three steps, loaded into a new hook (with other buckets), and into one that has stepped already.
 TEST_P(OptimizerOverlap, GoesOnFromItsState) {
   const gradwire::testing::Setup setup{"threads", 2};

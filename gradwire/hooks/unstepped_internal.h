@@ -3,14 +3,12 @@
 // The parameters that a hook which steps parameters did not step.
 #pragma once
 
+#include <cstddef>
 #include <set>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "gradwire/base/error.h"
 #include "gradwire/base/mutex.h"
-#include "gradwire/base/strings.h"
 #include "gradwire/ddp/comm_hook.h"
 
 namespace gradwire::internal {
@@ -34,14 +32,6 @@ class UnsteppedParameters final {
       if (!bucket.parameters()[place].requires_grad()) add(bucket.parameter_names()[place]);
     }
   }
-  // end_iteration() throws where another rank used a parameter of `bucket` that needs no gradient on this one.
-  void watch_frozen_of(const GradBucket& bucket) {
-    const MutexLock lock(mutex_);
-    rank_ = bucket.group().rank();
-    for (const std::size_t place : bucket.absent()) {
-      if (!bucket.parameters()[place].requires_grad()) frozen_.insert(bucket.parameter_names()[place]);
-    }
-  }
   // CommHook::revert_unused() of `inner`, for those of `names` that were added since end_iteration().
   void revert_unused(CommHook& inner, const std::vector<std::string>& names) {
     std::vector<std::string> unstepped;
@@ -49,27 +39,18 @@ class UnsteppedParameters final {
       const MutexLock lock(mutex_);
       for (const std::string& name : names) {
         if (names_.contains(name)) unstepped.push_back(name);
-        frozen_.erase(name);
       }
     }
     if (!unstepped.empty()) inner.revert_unused(unstepped);
   }
-  // Throws InvalidArgument where watch_frozen_of() saw a parameter that another rank used, and therefore stepped.
   void end_iteration() {
     const MutexLock lock(mutex_);
     names_.clear();
-    const std::set<std::string> frozen = std::exchange(frozen_, {});
-    if (frozen.empty()) return;
-    throw InvalidArgument(concat("The parameter '", *frozen.begin(), "' needs no gradient on rank ", rank_,
-                                 ", and another rank used it: the hook stepped it there and not here. Freeze the same "
-                                 "parameters on all ranks, and continue from a checkpoint."));
   }
 
  private:
   Mutex mutex_;
   std::set<std::string> names_ GRADWIRE_GUARDED_BY(mutex_);
-  std::set<std::string> frozen_ GRADWIRE_GUARDED_BY(mutex_);
-  int rank_ GRADWIRE_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace gradwire::internal

@@ -13,6 +13,7 @@
 #include "gradwire/base/strings.h"
 #include "gradwire/ddp/accumulator_hook_internal.h"
 #include "gradwire/hooks/averaged_bucket_internal.h"
+#include "gradwire/hooks/frozen_internal.h"
 #include "gradwire/optim/full_precision_internal.h"
 #include "gradwire/optim/param_groups_internal.h"
 #include "gradwire/process_group/dtype_internal.h"
@@ -104,19 +105,23 @@ class StepInHook final : public CommHook, public OptimizersInBackward {
     if (divides_first) buffer.div_(bucket.divisor());
     bucket.group().all_reduce({buffer})->wait();
     if (!divides_first) buffer.div_(bucket.divisor());
+    frozen_.watch(bucket, [&](std::size_t place) { return optimizer_of(bucket.parameters()[place]) != nullptr; });
     const std::vector<at::Tensor> gradients = bucket.gradients();
     for (std::size_t i = 0; i < gradients.size(); ++i) {
-      const auto found = by_parameter_.find(bucket.parameters()[i].unsafeGetTensorImpl());
-      if (found == by_parameter_.end()) continue;
+      torch::optim::Optimizer* const optimizer = optimizer_of(bucket.parameters()[i]);
+      if (optimizer == nullptr) continue;
       ++came_;
       if (!bucket.parameters()[i].requires_grad()) continue;
       const internal::LentGradient lent(bucket.parameters()[i], gradients[i]);
-      found->second->step();
+      optimizer->step();
     }
     return completed_future(buffer);
   }
 
+  void revert_unused(const std::vector<std::string>& names) override { frozen_.revert_unused(names); }
+
   void end_iteration() override {
+    frozen_.end_iteration();
     const std::size_t came = came_.exchange(0);
     if (came != parameters_.size()) {
       throw InvalidArgument(concat(kName, ": ", parameters_.size() - came, " of ", parameters_.size(),
@@ -129,10 +134,17 @@ class StepInHook final : public CommHook, public OptimizersInBackward {
   const Optimizers& optimizers() const override { return optimizers_; }
 
  private:
+  // Null for a parameter that does not step in the backward pass.
+  torch::optim::Optimizer* optimizer_of(const at::Tensor& parameter) const {
+    const auto found = by_parameter_.find(parameter.unsafeGetTensorImpl());
+    return found == by_parameter_.end() ? nullptr : found->second;
+  }
+
   const std::vector<at::Tensor> parameters_;
   const Optimizers optimizers_;
   std::map<const c10::TensorImpl*, torch::optim::Optimizer*> by_parameter_;
   std::atomic<std::size_t> came_{0};  // in buckets of this iteration
+  internal::FrozenParameters frozen_;
 };
 
 }  // namespace

@@ -51,7 +51,8 @@ class OptimizersInBackward {
 //
 // Throws InvalidArgument for the parameters and factories that the overload above refuses, for a parameter that is not
 // of the module of `ddp`, and where `ddp` has a hook; UnsupportedError with DDP's mixed precision. The backward pass
-// throws InvalidArgument when one of `parameters` was in no bucket (its gradient is sparse, delayed or ignored by DDP).
+// throws InvalidArgument when one of `parameters` was in no bucket (its gradient is sparse, delayed or ignored by DDP),
+// and on a rank that has frozen one of `parameters` which another rank used: the other rank stepped the parameter.
 [[nodiscard]] std::shared_ptr<OptimizersInBackward> apply_optimizer_in_backward(
     DdpCore& ddp, const std::vector<at::Tensor>& parameters, const OptimizerFactory& factory);
 

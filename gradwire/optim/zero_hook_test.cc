@@ -321,6 +321,35 @@ TEST_P(InBackward, LeavesFrozenParametersAlone) {
   }
 }
 
+// A rank that has frozen a layer which another rank uses. Where the layer does not step in the backward pass, the ranks
+// stay alike.
+TEST_P(InBackward, FindsAParameterThatOneRankHasFrozen) {
+  for (const bool steps : {true, false}) {
+    run_ranks(GetParam(), 2, [&](int rank, const std::shared_ptr<ProcessGroup>& group) {
+      Training run(GetParam(), group, false, /*searches=*/true);
+      const auto layer = run.net->linears[2]->parameters();
+      auto parameters = run.ddp.parameters();
+      if (!steps) {
+        std::erase_if(parameters,
+                      [&](const at::Tensor& one) { return one.is_same(layer[0]) || one.is_same(layer[1]); });
+      }
+      const auto optimizers = apply_optimizer_in_backward(run.ddp.core(), parameters, optimizer_kinds()[0].factory);
+      run.backward(rank, 0);
+      for (auto parameter : layer) parameter.set_requires_grad(rank == 0);
+      // The other rank hears of it in its next iteration.
+      const std::string said = error_of([&] {
+        for (const int step : {1, 2}) run.backward(rank, step);
+      });
+      if (steps) {
+        expect_in(said, "linears.2.bias' needs no gradient on rank 1");
+      } else {
+        EXPECT_EQ(said, "");
+        expect_replicas(*group, run.ddp.parameters(), "at the end");
+      }
+    });
+  }
+}
+
 // The sum of the ranks' gradients is beyond float16's range, their average is not.
 TEST_P(InBackward, StepsByAnAverageOfHalvesThatIsFinite) {
   struct Halves : torch::nn::Module {

@@ -1,0 +1,57 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// The parameters that one rank has frozen and another rank uses, under a hook which steps parameters.
+#pragma once
+
+#include <cstddef>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gradwire/base/error.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/base/strings.h"
+#include "gradwire/ddp/comm_hook.h"
+
+namespace gradwire::internal {
+
+// A hook does not step a parameter that needs no gradient. Where another rank uses the parameter, the hook steps it
+// there, and the ranks' parameters come apart. A hook that owns such an object calls watch() for each bucket, and the
+// other methods in the methods of CommHook that have their names. Thread-safe.
+class FrozenParameters final {
+ public:
+  // Notes the parameters of `bucket` that need no gradient on this rank. `steps(i)` returns whether the hook steps the
+  // parameter in place i where the parameter needs a gradient.
+  template <class Steps>
+  void watch(const GradBucket& bucket, const Steps& steps) {
+    std::set<std::string> names;
+    for (const std::size_t place : bucket.absent()) {
+      if (!bucket.parameters()[place].requires_grad() && steps(place)) names.insert(bucket.parameter_names()[place]);
+    }
+    const MutexLock lock(mutex_);
+    rank_ = bucket.group().rank();
+    names_.merge(names);
+  }
+  // No rank used the parameters `names`.
+  void revert_unused(const std::vector<std::string>& names) {
+    const MutexLock lock(mutex_);
+    for (const std::string& name : names) names_.erase(name);
+  }
+  // Throws InvalidArgument where another rank used a parameter that watch() noted in this iteration.
+  void end_iteration() {
+    const MutexLock lock(mutex_);
+    const std::set<std::string> names = std::exchange(names_, {});
+    if (names.empty()) return;
+    throw InvalidArgument(concat("The parameter '", *names.begin(), "' needs no gradient on rank ", rank_,
+                                 ", and another rank used it: the hook stepped it there and not here. Freeze the same "
+                                 "parameters on all ranks, and continue from a checkpoint."));
+  }
+
+ private:
+  Mutex mutex_;
+  std::set<std::string> names_ GRADWIRE_GUARDED_BY(mutex_);
+  int rank_ GRADWIRE_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace gradwire::internal
