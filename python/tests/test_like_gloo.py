@@ -256,6 +256,24 @@ with ours.join():
         raise AssertionError("_set_static_graph() within a Join was taken")
     ours(inputs(0)).sum().backward()
 
+def logged(kind):
+    ddp = kind(Net(), find_unused_parameters=True, broadcast_buffers=False, bucket_cap_mb=3)
+    before = ddp._get_ddp_logging_data()
+    for step in range(3):
+        ddp(inputs(step)).square().sum().backward()
+    return before, ddp._get_ddp_logging_data()
+
+# The same names have values of the same types, and what is known before the first iteration is the same.
+for number, (theirs, ours) in enumerate(zip(*map(logged, DDPS))):
+    common = theirs.keys() & ours.keys()
+    assert {name: type(theirs[name]) for name in common} == {name: type(ours[name]) for name in common}
+    same = {"rank", "world_size", "module_name", "broadcast_buffers", "find_unused_parameters", "gradient_as_bucket_view",
+            "num_parameter_tensors", "total_parameter_size_bytes", "bucket_cap_bytes", "device_ids", "dtypes"}
+    if number == 1:
+        same |= {"has_rebuilt_buckets", "unused_parameter_size", "has_error"}
+    assert same <= common, same - common
+    assert {name: theirs[name] for name in same} == {name: ours[name] for name in same}
+
 names = ["first.weight", "first.bias"]
 for kind in DDPS:
     module = Net()

@@ -23,6 +23,12 @@ from gradwire.distributed.algorithms.join import Join, Joinable, JoinHook
 
 __all__ = ["DistributedDataParallel"]
 
+# The logging data that are no numbers.
+_LOGGED_AS_TEXT = {
+    "backend_name", "module_name", "comm_hook", "ignored_parameters", "dtypes", "bucket_sizes", "rebuilt_bucket_sizes",
+    "rebuilt_per_bucket_param_names", "bucket_order", "prev_iteration_grad_ready_order", "unused_parameters", "error",
+}
+
 
 def _tensors_in(value: Any, found: list[Tensor]) -> list[Tensor]:
     """The tensors in what forward() returned: in lists, tuples, dicts and dataclasses, nested."""
@@ -505,9 +511,13 @@ class DistributedDataParallel(Module, Joinable):
         return [buffer for _, buffer in self._named_buffers()]
 
     def _get_ddp_logging_data(self) -> dict[str, Any]:
-        """What is known of this object and its iterations, under PyTorch's names where those exist."""
+        """What is known of this object and its iterations: under PyTorch's names and of PyTorch's types where those exist."""
+        data = self._core.logging_data()
+        later_cap = data.pop("bucket_cap_bytes").split(", ")[-1]
         return {
-            **self._core.logging_data(),
+            **{name: value if name in _LOGGED_AS_TEXT else int(value) for name, value in data.items()},
+            "bucket_cap_bytes": int(later_cap),
+            "has_error": int(bool(data["error"])),
             "module_name": type(self.module).__name__,
             "device_ids": ", ".join(str(device) for device in self.device_ids or []),
             "iteration": self._core.iterations(),
