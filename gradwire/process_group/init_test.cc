@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "gradwire/backend/job/rendezvous.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/process_identity.h"
 #include "gradwire/store/prefix_store.h"
@@ -544,6 +545,31 @@ TEST_P(Environment, MakesTwoProcessesMeetTwiceAndLeavesNothingBehind) {
       expect_sum_works(*group);
       destroy_process_group();
     }
+  });
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder.path())) {
+    EXPECT_TRUE(entry.is_directory() || entry.path().filename() == "store") << entry.path();
+  }
+}
+
+// The store of the ranks without a group, and a group at the same place while the program holds that store.
+TEST_P(Environment, HandsOutItsStoreAlone) {
+  const Flavour& flavour = flavours()[GetParam()];
+  const TemporaryFolder folder;
+  const int port = free_port();
+  run_ranks("shm", 2, [&](int rank, const std::shared_ptr<Store>&) {
+    clear_environment();
+    set("TMPDIR", folder.path());
+    flavour.set(rank, folder.path(), port);
+    const Rendezvous met = rendezvous({.timeout = kLong});
+    EXPECT_EQ(met.rank, rank);
+    EXPECT_EQ(met.world_size, 2);
+    met.store->set(concat("from/", rank), concat("rank ", rank));
+    EXPECT_EQ(met.store->get(concat("from/", 1 - rank)), concat("rank ", 1 - rank));
+    const auto group = init_process_group();
+    expect_sum_works(*group);
+    EXPECT_EQ(met.store->get("from/0"), "rank 0");
+    group->barrier()->wait();  // rank 0 may serve the store
+    destroy_process_group();
   });
   for (const auto& entry : std::filesystem::recursive_directory_iterator(folder.path())) {
     EXPECT_TRUE(entry.is_directory() || entry.path().filename() == "store") << entry.path();

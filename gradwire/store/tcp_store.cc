@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <iterator>
+#include <map>
 #include <optional>
 #include <utility>
 
@@ -52,6 +53,28 @@ std::shared_ptr<TcpStoreServer> start_server(const TcpStoreOptions& options) {
                                                                                 .limits = options.limits,
                                                                                 .contents = options.contents,
                                                                                 .on_refusal = options.on_refusal});
+}
+
+// The servers of stores with multi_tenant, by port.
+struct SharedServers {
+  Mutex mutex;
+  std::map<std::uint16_t, std::weak_ptr<TcpStoreServer>> by_port GRADWIRE_GUARDED_BY(mutex);
+};
+
+std::shared_ptr<TcpStoreServer> share_server(const TcpStoreOptions& options) {
+  static SharedServers servers;
+  MutexLock lock(servers.mutex);
+  const auto found = servers.by_port.find(options.port);
+  std::shared_ptr<TcpStoreServer> server = found == servers.by_port.end() ? nullptr : found->second.lock();
+  if (server == nullptr || !server->is_current()) {
+    server = start_server(options);
+    servers.by_port[server->port()] = server;
+  } else if (!server->has_secret(options.secret)) {
+    throw StoreError(concat("TcpStore: port ", options.port,
+                            " is served by another store of this process, with another secret; give both stores the "
+                            "same secret, or another port"));
+  }
+  return server;
 }
 
 void require_options(const TcpStoreOptions& options) {
@@ -170,7 +193,8 @@ TcpStore::TcpStore(TcpStoreOptions options) {
   require_options(options);
   if (!options.secret.empty()) store_internal::require_secrets();
   const Deadline deadline = Deadline::after(options.timeout);
-  std::shared_ptr<TcpStoreServer> server = options.is_server ? start_server(options) : nullptr;
+  std::shared_ptr<TcpStoreServer> server;
+  if (options.is_server) server = options.multi_tenant ? share_server(options) : start_server(options);
   const std::uint16_t port = server != nullptr ? server->port() : options.port;
   impl_ = std::make_unique<Impl>(std::move(options.host), port, std::move(options.secret), options.timeout,
                                  std::move(server));

@@ -52,6 +52,10 @@ struct TcpStoreOptions {
   // For the server: sets SO_REUSEPORT. The server can then bind a port that another socket reserves with the same
   // option. (A port that an earlier server has just left can be bound again in any case.)
   bool reuse_port = false;
+  // For the server: stores of this process with this option and one port share one server, which serves until the last
+  // handle of all of them is destroyed. The address, limits, contents and on_refusal of the first of them count, and so
+  // do the ranks that have connected to it. Off: a second server at the port is a StoreError.
+  bool multi_tenant = false;
   // For the server.
   TcpStoreLimits limits = {};
   // For the server: keys with their values that the store has before any client is served.
@@ -82,10 +86,10 @@ struct TcpStoreOptions {
 class TcpStore final : public Store {
  public:
   // Starts the server if `options.is_server`, then connects. A client tries again until the server answers. Throws
-  // StoreError when the port is in use, when a program that is no gradwire store listens there, or when the secrets
-  // differ; TimeoutError when the server, or a rank that the server waits for, did not come within `options.timeout`;
-  // InvalidArgument for options that contradict each other or are out of range; ResourceError when the machine refuses
-  // what the server needs.
+  // StoreError when the port is in use, or shared with another secret, when a program that is no gradwire store listens
+  // there, or when the secrets differ; TimeoutError when the server, or a rank that the server waits for, did not come
+  // within `options.timeout`; InvalidArgument for options that contradict each other or are out of range; ResourceError
+  // when the machine refuses what the server needs.
   explicit TcpStore(TcpStoreOptions options);
   class Impl;
   explicit TcpStore(std::unique_ptr<Impl> impl);  // for clone() only

@@ -97,6 +97,7 @@ class GRADWIRE_HIDDEN TcpStoreServer::Impl final : public TcpStoreSession::Owner
   }
 
   std::uint16_t port() const { return acceptor_.local_endpoint().port(); }  // before run()
+  const std::string& secret() const { return options_.secret; }             // from any thread
 
   void run() {  // the body of the thread
     for (;;) {
@@ -361,6 +362,8 @@ TcpStoreServer::TcpStoreServer(const TcpStoreServerOptions& options)
 TcpStoreServer::~TcpStoreServer() {
   if (impl_.is_current()) impl_.get()->stop();
 }
+
+bool TcpStoreServer::has_secret(const std::string& secret) const { return impl_.get()->secret() == secret; }
 
 void TcpStoreServer::wait_for_workers(int count, Deadline deadline) {
   const int joined = impl_.get()->wait_for_workers(count, deadline);

@@ -47,6 +47,11 @@ class TcpStoreServer final {
 
   std::uint16_t port() const noexcept { return port_; }
 
+  // Whether the server belongs to this process: a forked child has only copies of its parent's.
+  bool is_current() const noexcept { return impl_.is_current(); }
+  // Whether `secret` is what clients must know. Throws InvalidArgument in a forked child.
+  bool has_secret(const std::string& secret) const;
+
   // Waits until `count` workers have joined. Throws TimeoutError that says how many had.
   void wait_for_workers(int count, Deadline deadline);
 

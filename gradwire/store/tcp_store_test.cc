@@ -204,6 +204,34 @@ TEST(TcpStoreTest, APortInUseIsOneClearSentence) {
   EXPECT_THROW(TcpStoreServer({.bind_address = "", .port = server.port()}), StoreError);
 }
 
+TEST(TcpStoreTest, StoresOfOneProcessMayShareAServer) {
+  auto one = std::make_unique<TcpStore>(TcpStoreOptions{.is_server = true, .multi_tenant = true});
+  const std::uint16_t port = one->port();
+  auto two = std::make_unique<TcpStore>(TcpStoreOptions{.port = port, .is_server = true, .multi_tenant = true});
+  one->set("key", "value");
+  EXPECT_EQ(two->get("key"), "value");
+  EXPECT_THROW(TcpStore({.port = port, .is_server = true}), StoreError) << "it does not want to share";
+  if (test_support::has_secrets()) {
+    const auto text = message_of<StoreError>(
+        [&] { TcpStore({.port = port, .is_server = true, .secret = "s", .multi_tenant = true}); });
+    EXPECT_TRUE(contains(text, "another secret")) << text;
+  }
+  one.reset();
+  EXPECT_EQ(TcpStore(client_of(port)).get("key"), "value");
+  two.reset();
+  const TcpStore three({.port = port, .is_server = true, .multi_tenant = true});
+  EXPECT_FALSE(TcpStore(client_of(port)).check(Keys{"key"})) << "the last one took the server along";
+}
+
+TEST(TcpStoreTest, AForkedChildDoesNotShareItsParentsServer) {
+  const TcpStore parents({.is_server = true, .multi_tenant = true});
+  const pid_t child = store_test::fork_child([port = parents.port()]() -> int {
+    // The child holds a copy of the listening socket, so the port is taken.
+    return message_of<StoreError>([&] { TcpStore({.port = port, .is_server = true, .multi_tenant = true}); }).empty();
+  });
+  EXPECT_EQ(store_test::wait_for(child), 0);
+}
+
 TEST(TcpStoreTest, APortCanBeUsedAgainAtOnce) {
   const std::uint16_t port = free_port();
   for (int job = 0; job < 5; ++job) {

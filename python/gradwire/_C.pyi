@@ -330,6 +330,7 @@ class FileStore(Store):
 class TCPStore(Store):
     """A store that the rank with is_master=True serves. host and port are the address; port 0 takes a free one.
 
+    With multi_tenant, stores of one process that serve one port share the server.
     use_libuv is taken for programs written for PyTorch, and changes nothing; libuvBackend is False.
     """
     def __init__(
@@ -340,6 +341,7 @@ class TCPStore(Store):
         is_master: bool = False,
         timeout: timedelta = ...,
         wait_for_workers: bool = True,
+        multi_tenant: bool = False,
         *,
         use_libuv: bool = False,
     ) -> None: ...
@@ -492,6 +494,7 @@ def init_process_group(
     group_name: str,
     cuda_device: int | None = None,
 ) -> ProcessGroup: ...
+def rendezvous(method: str, rank: int, world_size: int, timeout: timedelta) -> tuple[Store, int, int]: ...
 def is_initialized() -> bool: ...
 def is_available() -> bool: ...
 def default_group() -> ProcessGroup: ...

@@ -3,10 +3,12 @@
 // How a process becomes a rank, and the differentiable collectives.
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "binding.h"
 #include "gradwire/backend/info.h"
+#include "gradwire/backend/job/rendezvous.h"
 #include "gradwire/base/log.h"
 #include "gradwire/functional/functional.h"
 #include "gradwire/process_group/backend_names.h"
@@ -29,6 +31,12 @@ std::shared_ptr<ProcessGroup> init(const std::string& backend, const std::string
   options.group_name = group_name;
   if (cuda_device) options.device_id = at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(*cuda_device));
   return ending_unlocked(init_process_group(options));
+}
+
+std::tuple<std::shared_ptr<Store>, int, int> meet(const std::string& method, int rank, int world_size,
+                                                  Milliseconds timeout) {
+  Rendezvous met = rendezvous({.method = method, .rank = rank, .world_size = world_size, .timeout = timeout});
+  return {std::move(met.store), met.rank, met.world_size};
 }
 
 std::shared_ptr<ProcessGroup> make_group(const std::string& backend, std::shared_ptr<Store> store, int rank, int size,
@@ -66,6 +74,8 @@ void bind_init(py::module_& module) {
   module.def("set_debug_level", &set_debug_level, py::arg("level"));
   module.def("init_process_group", &init, py::arg("backend"), py::arg("init_method"), py::arg("store"), py::arg("rank"),
              py::arg("world_size"), py::arg("timeout"), py::arg("group_name"), py::arg("cuda_device") = py::none(),
+             Unlocked());
+  module.def("rendezvous", &meet, py::arg("method"), py::arg("rank"), py::arg("world_size"), py::arg("timeout"),
              Unlocked());
   module.def("is_initialized", &is_initialized);
   module.def("is_available", &is_available);

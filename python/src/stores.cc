@@ -342,7 +342,8 @@ append, multi_get and multi_set are made of these where the class has none.)")
 }
 
 std::shared_ptr<TcpStore> tcp_store(const std::string& host, std::uint16_t port, std::optional<int> world_size,
-                                    bool is_master, Milliseconds timeout, bool wait_for_workers, bool /*use_libuv*/) {
+                                    bool is_master, Milliseconds timeout, bool wait_for_workers, bool multi_tenant,
+                                    bool /*use_libuv*/) {
   const py::gil_scoped_release unlocked;
   TcpStoreOptions options;
   options.host = host;
@@ -351,6 +352,7 @@ std::shared_ptr<TcpStore> tcp_store(const std::string& host, std::uint16_t port,
   options.is_server = is_master;
   options.timeout = timeout;
   options.wait_for_workers = wait_for_workers;
+  options.multi_tenant = multi_tenant;
   options.secret = secret_from_environment([](const char* name) { return environment(name); });
   return std::make_shared<TcpStore>(options);
 }
@@ -372,11 +374,13 @@ void bind_stores(py::module_& module) {
       R"(A client of a server, and with `is_master` the owner of the server, for a trusted network.
 
 port 0, for the server: any free port, which `port` then tells. With a known world size the server's constructor returns
-when that many ranks have connected, unless `wait_for_workers` is False. There is one kind of server: `use_libuv` is
+when that many ranks have connected, unless `wait_for_workers` is False. With `multi_tenant`, stores of one process that
+serve one port share the server. There is one kind of server: `use_libuv` is
 taken for programs written for PyTorch, and either value means this server.)")
       .def(py::init(&tcp_store), py::arg("host_name"), py::arg("port"), py::arg("world_size") = py::none(),
            py::arg("is_master") = false, py::arg_v("timeout", kDefaultTimeout, "timedelta(minutes=30)"),
-           py::arg("wait_for_workers") = true, py::kw_only(), py::arg("use_libuv") = false)
+           py::arg("wait_for_workers") = true, py::arg("multi_tenant") = false, py::kw_only(),
+           py::arg("use_libuv") = false)
       .def_property_readonly(
           "libuvBackend", [](const TcpStore&) { return false; }, "False: the server is gradwire's own.")
       .def_property_readonly("host", &TcpStore::host, "The server's.")

@@ -16,7 +16,7 @@ from conftest import ROOT
 
 HOOKS = "algorithms.ddp_comm_hooks"
 MODULES = [
-    "distributed_c10d", "nn.functional", "algorithms.join", HOOKS, f"{HOOKS}.ddp_zero_hook", f"{HOOKS}.debugging_hooks",
+    "distributed_c10d", "rendezvous", "nn.functional", "algorithms.join", HOOKS, f"{HOOKS}.ddp_zero_hook", f"{HOOKS}.debugging_hooks",
     f"{HOOKS}.default_hooks", f"{HOOKS}.mixed_precision_hooks", f"{HOOKS}.optimizer_overlap_hooks",
     f"{HOOKS}.post_localSGD_hook", f"{HOOKS}.powerSGD_hook", f"{HOOKS}.quantization_hooks",
     "algorithms.model_averaging.averagers", "algorithms.model_averaging.hierarchical_model_averager",
@@ -38,8 +38,6 @@ ABSENT = {
     "init_device_mesh": "PyTorch's, over the backend 'gradwire'",
     "record_comm": "PyTorch's flight recorder",
     "reduce_op": "ReduceOp; deprecated by PyTorch",
-    "register_rendezvous_handler": "init_method, or a store",
-    "rendezvous": "init_method, or a store",
     "shrink_group": "new_group() of the ranks that are left",
 }
 
@@ -75,7 +73,7 @@ def test_what_is_said_to_be_absent_is_and_the_page_says_so():
     assert not [name for name in ABSENT if hasattr(dist, name)]
     page = (ROOT / "docs" / "python.md").read_text()
     absent = page[page.index("- **Absent names**"):].split("\n- ")[0] + page[page.index("- **Stores**"):].split("\n- ")[0]
-    stores = ["multi_tenant", "master_listen_fd"]
+    stores = ["master_listen_fd"]
     assert not [name for name in [*ABSENT, *stores] if f"`{name}" not in absent]
 
 

@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "gradwire/backend/job/rendezvous.h"
 #include "gradwire/base/error.h"
 #include "gradwire/store/hash_store.h"
 #include "gradwire/store/tcp_store.h"
@@ -118,6 +119,22 @@ TEST(Job, BadInputIsRefused) {
   EXPECT_EQ(refusal({.store = std::make_shared<HashStore>(), .rank = 0}),
             "Job: the world size is missing: give "
             "JobOptions::world_size with a store");
+}
+
+TEST(Rendezvous, BadInputIsRefused) {
+  const auto refusal = [](const RendezvousOptions& options) -> std::string {
+    try {
+      rendezvous(options);
+    } catch (const InvalidArgument& error) {
+      return error.what();
+    }
+    return "nothing was refused";
+  };
+  EXPECT_EQ(refusal({.timeout = Milliseconds(0)}).find("rendezvous: a timeout of 0 ms"), 0U);
+  EXPECT_EQ(refusal({.method = "pigeon://"}).find("rendezvous: unknown method 'pigeon://'"), 0U);
+  EXPECT_EQ(refusal({.method = "file:///x", .rank = 2, .world_size = 2}).find("rendezvous: rank 2 in a world of 2"),
+            0U);
+  EXPECT_EQ(refusal({.method = "tcp://127.0.0.1?rank=0&world_size=1"}).find("rendezvous: the method"), 0U);
 }
 
 }  // namespace

@@ -69,7 +69,7 @@ Method parse(const MeetingOptions& options, const std::string& method) {
       parsed.hosted = number_in(options, method, value) != 0;
     } else if (name == "prefix") {
       parsed.prefix = value;
-    } else {
+    } else if (name != "use_libuv") {  // PyTorch's, for a choice of servers
       throw InvalidArgument(concat(options.caller, ": unknown '", name, "' in the method '", method,
                                    "'; known are rank, world_size, hosted and prefix"));
     }
@@ -119,6 +119,7 @@ void meet_at_server(MeetingPlace& place, Server server, const ReadVariable& read
   options.is_server = place.rank == 0 && !server.hosted;
   options.secret = secret_from_environment(read);
   options.world_size = place.world_size;
+  options.multi_tenant = true;       // with what else of this process meets at that address
   options.wait_for_workers = false;  // the membership counts the ranks, and says which are missing
   options.timeout = timeout;
   place.may_reconnect = place.rank != 0 && !server.hosted;

@@ -18,13 +18,14 @@ from gradwire.distributed._collectives import (
     _reduce_scatter_base as _reduce_scatter_base,
 )
 from gradwire.distributed._groups import _get_default_group as _get_default_group
+from gradwire.distributed.rendezvous import register_rendezvous_handler, rendezvous
 from gradwire.distributed import algorithms, nn, optim
 
 _Work = Work
 
 __all__ = [
     "FileStore", "GradBucket", "HashStore", "TCPStore", "algorithms", "distributed_c10d", "make_process_group",
-    "nn", "optim",
+    "nn", "optim", "register_rendezvous_handler", "rendezvous",
 ]
 __all__ += _errors.__all__
 __all__ += distributed_c10d.__all__

@@ -17,6 +17,7 @@ import torch
 from gradwire import _C
 from gradwire._C import ProcessGroup, Store
 from gradwire._errors import InvalidArgument
+from gradwire.distributed.rendezvous import _has_handler, rendezvous
 
 default_pg_timeout: timedelta = _C.DEFAULT_TIMEOUT
 """The deadline of calls and of the rendezvous where the program names none."""
@@ -103,7 +104,7 @@ def init_process_group(
     backend: "auto" (the default), "shm", "threads", or any name in `gradwire.distributed.backend_names()`, in small or
         capital letters.
     init_method: "env://" (the default: gradwire-run, torchrun, mpirun, srun, or RANK, WORLD_SIZE, MASTER_ADDR and
-        MASTER_PORT by hand), "file:///path", "tcp://host:port".
+        MASTER_PORT by hand), "file:///path", "tcp://host:port", or one of register_rendezvous_handler().
     timeout: of the rendezvous and of the group's calls; 30 minutes.
     store: instead of init_method; needs rank and world_size.
     device_id: the CUDA device of this rank's tensors, a torch.device, its name or its number; "auto" is "nccl" then.
@@ -118,6 +119,9 @@ def init_process_group(
         raise InvalidArgument("init_process_group: give store or init_method, not both.")
     if store is not None and (rank < 0 or world_size < 1):
         raise InvalidArgument("init_process_group: with store, rank and world_size are needed.")
+    if init_method is not None and _has_handler(init_method):
+        meeting = rendezvous(init_method, rank, world_size, timeout=timeout or default_pg_timeout)
+        store, rank, world_size = next(meeting)
     if threading.current_thread() is threading.main_thread():
         _C.watch_signals()
     _C.init_process_group(
