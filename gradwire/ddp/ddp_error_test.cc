@@ -201,6 +201,15 @@ TEST_P(DdpError, OptionsThatDifferAreRefused) {
   }
 }
 
+TEST_P(DdpError, CapsThatDifferInTheMiddleAreRefused) {
+  const auto errors = errors_of([&](int rank, auto group) {
+    auto made = options(group);
+    made.bucket_caps_mb = {1, 2.0 + rank, 3};
+    DistributedDataParallel ddp(Mlp(), made);
+  });
+  for (const auto& error : errors) expect_contains(error, "caps of the single buckets whose hash is");
+}
+
 // Options that decide how often the group is duplicated are compared before that.
 TEST_P(DdpError, OptionsThatDecideOnDuplicatesAreComparedFirst) {
   const std::vector<std::function<void(DdpOptions&)>> changes{[](DdpOptions& made) { made.lanes = 5; },
@@ -259,6 +268,13 @@ TEST_P(DdpError, BadOptionsAreRefusedBeforeAnyCommunication) {
   refused([](DdpOptions& o) { o.lanes = -2; }, "lanes = -2");
   refused([](DdpOptions& o) { o.bucket_cap_mb = 0; }, "bucket_cap_mb");
   refused([](DdpOptions& o) { o.bucket_cap_mb = -1; }, "bucket_cap_mb");
+  refused([](DdpOptions& o) { o.bucket_caps_mb = {1, 0}; }, "a cap of a bucket = 0");
+  refused(
+      [](DdpOptions& o) {
+        o.bucket_cap_mb = 1;
+        o.bucket_caps_mb = {1, 2};
+      },
+      "not both");
   refused([](DdpOptions& o) { o.device_ids = {0}; }, "device_ids");
   refused([](DdpOptions& o) { o.device_ids = {0, 1}; }, "device_ids");
   refused([](DdpOptions& o) { o.mixed_precision = MixedPrecision{.param_dtype = at::kInt}; }, "param_dtype");

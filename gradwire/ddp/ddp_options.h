@@ -88,6 +88,9 @@ struct DdpOptions {
 
   // The cap of all buckets in MiB. Not given: 1 MiB for the first bucket, 25 MiB for the others.
   std::optional<double> bucket_cap_mb;
+  // A cap for each bucket in MiB, in the order in which buckets are launched, for each dtype and device anew. The last
+  // cap also holds for all later buckets. Empty: as bucket_cap_mb says. Only one of the two may be given.
+  std::vector<double> bucket_caps_mb;
   // The number of lanes: threads that run hooks, each with a duplicate of the group. From 0 to 8. 0 runs the hooks on
   // the thread of the backward pass. -1 takes two lanes over a group of several hosts, and one lane elsewhere. A module
   // with parameters on a device has no lanes over an engine of that device (nccl), whatever this option says.

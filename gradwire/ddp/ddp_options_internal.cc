@@ -75,6 +75,13 @@ std::string describe_types(std::int64_t value) {
   return parts.empty() ? "mixed_precision without a dtype" : concat("mixed_precision of ", join(parts, ", "));
 }
 
+std::size_t bytes_of_cap(const char* what, double mib) {
+  const double bytes = mib * 1024 * 1024;
+  if (bytes >= 1 && bytes < 0x1p62) return static_cast<std::size_t>(bytes);
+  throw InvalidArgument(
+      concat("DistributedDataParallel: ", what, " = ", mib, "; it must be a positive number of MiB."));
+}
+
 std::string describe_cap(const char* which, std::int64_t bytes) {
   return concat("bucket_cap_mb that limits the ", which, " to ", bytes, " bytes");
 }
@@ -133,7 +140,7 @@ ReducerOptions reducer_options(const DdpOptions& options) {
                                                : internal::GraphKind::every_parameter;
   if (options.lanes != -1) out.lanes = options.lanes;
   out.free_lanes = options.lanes == -1;
-  out.free_caps = !options.bucket_cap_mb;
+  out.free_caps = !options.bucket_cap_mb && options.bucket_caps_mb.empty();
   if (options.mixed_precision) {
     require_float(options.mixed_precision->param_dtype, "param_dtype");
     require_float(options.mixed_precision->reduce_dtype, "reduce_dtype");
@@ -141,14 +148,13 @@ ReducerOptions reducer_options(const DdpOptions& options) {
     out.bucket_dtype = options.mixed_precision->reduce_dtype;
     if (!out.bucket_dtype) out.bucket_dtype = options.mixed_precision->param_dtype;
   }
+  if (options.bucket_cap_mb) out.caps = bucket_caps(bytes_of_cap("bucket_cap_mb", *options.bucket_cap_mb));
+  if (options.bucket_caps_mb.empty()) return out;
   if (options.bucket_cap_mb) {
-    const double bytes = *options.bucket_cap_mb * 1024 * 1024;
-    if (!(bytes >= 1 && bytes < 0x1p62)) {
-      throw InvalidArgument(concat("DistributedDataParallel: bucket_cap_mb = ", *options.bucket_cap_mb,
-                                   "; it must be a positive number of MiB."));
-    }
-    out.caps = bucket_caps(static_cast<std::size_t>(bytes));
+    throw InvalidArgument("DistributedDataParallel: give bucket_cap_mb or a cap for each bucket, not both.");
   }
+  out.caps.clear();
+  for (const double cap : options.bucket_caps_mb) out.caps.push_back(bytes_of_cap("a cap of a bucket", cap));
   return out;
 }
 
@@ -186,6 +192,8 @@ std::vector<NamedSetting> settings_of(const DdpOptions& options, const ReducerOp
       {static_cast<std::int64_t>(tuned.graph), describe_graph},
       {static_cast<std::int64_t>(tuned.caps.front()), [](auto bytes) { return describe_cap("first bucket", bytes); }},
       {static_cast<std::int64_t>(tuned.caps.back()), [](auto bytes) { return describe_cap("later buckets", bytes); }},
+      {static_cast<std::int64_t>(stable_hash(join(tuned.caps, ",")) >> 1),
+       [](auto hash) { return concat("caps of the single buckets whose hash is ", hash); }},
       {options.broadcast_buffers ? 1 : 0, flag("broadcast_buffers")},
       {sync ? (*sync ? 1 : 0) : -1, describe_forward_sync},
       {number_of(options.mixed_precision), describe_types},

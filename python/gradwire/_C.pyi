@@ -449,6 +449,7 @@ class DdpCore(Joinable):
         forward_sync_buffers: bool | None,
         init_sync: bool,
         bucket_cap_mb: float | None,
+        bucket_caps_mb: list[float],
         find_unused_parameters: bool,
         gradient_as_bucket_view: bool,
         static_graph: bool,

@@ -76,8 +76,8 @@ std::shared_ptr<torch::nn::Module> module_of(const Named& parameters, const Name
 std::shared_ptr<DdpCore> make(Named parameters, Named buffers, const std::set<std::string>& sparse,
                               std::shared_ptr<ProcessGroup> group, std::vector<int> device_ids, bool broadcast_buffers,
                               std::optional<bool> forward_sync_buffers, bool init_sync,
-                              std::optional<double> bucket_cap_mb, bool find_unused_parameters,
-                              bool gradient_as_bucket_view, bool static_graph, int lanes,
+                              std::optional<double> bucket_cap_mb, std::vector<double> bucket_caps_mb,
+                              bool find_unused_parameters, bool gradient_as_bucket_view, bool static_graph, int lanes,
                               const std::optional<MixedPrecision>& mixed_precision, std::vector<std::string> delayed,
                               std::string delayed_until) {
   const py::gil_scoped_release unlocked;
@@ -89,6 +89,7 @@ std::shared_ptr<DdpCore> make(Named parameters, Named buffers, const std::set<st
   options.forward_sync_buffers = forward_sync_buffers;
   options.init_sync = init_sync;
   options.bucket_cap_mb = bucket_cap_mb;
+  options.bucket_caps_mb = std::move(bucket_caps_mb);
   options.find_unused_parameters = find_unused_parameters;
   options.gradient_as_bucket_view = gradient_as_bucket_view;
   options.static_graph = static_graph;
@@ -116,8 +117,8 @@ void bind_ddp(py::module_& module) {
       module, "DdpCore", EndsUnlocked(), "What DistributedDataParallel does around a module's forward().")
       .def(py::init(&make), py::arg("parameters"), py::arg("buffers"), py::arg("sparse"), py::arg("process_group"),
            py::arg("device_ids"), py::arg("broadcast_buffers"), py::arg("forward_sync_buffers"), py::arg("init_sync"),
-           py::arg("bucket_cap_mb"), py::arg("find_unused_parameters"), py::arg("gradient_as_bucket_view"),
-           py::arg("static_graph"), py::arg("lanes"), py::arg("mixed_precision"),
+           py::arg("bucket_cap_mb"), py::arg("bucket_caps_mb"), py::arg("find_unused_parameters"),
+           py::arg("gradient_as_bucket_view"), py::arg("static_graph"), py::arg("lanes"), py::arg("mixed_precision"),
            py::arg("delay_all_reduce_named_params"), py::arg("param_to_hook_all_reduce"))
       .def(
           "before_forward",

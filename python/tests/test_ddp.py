@@ -968,7 +968,7 @@ def test_hooks_without_ddp_and_clipping(ranks):
 
 def test_what_has_no_meaning_is_refused(ranks):
     def body(group):
-        for arguments in ({"device_mesh": object()}, {"bucket_cap_mb_list": [1]}, {"dim": 1}):
+        for arguments in ({"device_mesh": object()}, {"skip_all_reduce_unused_params": True}, {"dim": 1}):
             with pytest.raises(dist.UnsupportedError, match=next(iter(arguments))):
                 DistributedDataParallel(make_model(), process_group=group, **arguments)
         with pytest.raises(TypeError):

@@ -256,6 +256,18 @@ with ours.join():
         raise AssertionError("_set_static_graph() within a Join was taken")
     ours(inputs(0)).sum().backward()
 
+def buckets(kind, caps):
+    ddp = kind(Net(), bucket_cap_mb_list=caps, find_unused_parameters=True)
+    sizes = [ddp._get_ddp_logging_data()["bucket_sizes"]]
+    for step in range(3):
+        ddp(inputs(step)).square().sum().backward()
+    data = ddp._get_ddp_logging_data()
+    return sizes + [data["bucket_cap_bytes"], data["bucket_sizes"]]
+
+for caps in ([100 / 2**20, 30 / 2**20], [20 / 2**20, 100 / 2**20, 10 / 2**20], [1], []):
+    theirs, ours = (buckets(kind, caps) for kind in DDPS)
+    assert theirs == ours, (caps, theirs, ours)
+
 def logged(kind):
     ddp = kind(Net(), find_unused_parameters=True, broadcast_buffers=False, bucket_cap_mb=3)
     before = ddp._get_ddp_logging_data()
@@ -268,7 +280,7 @@ for number, (theirs, ours) in enumerate(zip(*map(logged, DDPS))):
     common = theirs.keys() & ours.keys()
     assert {name: type(theirs[name]) for name in common} == {name: type(ours[name]) for name in common}
     same = {"rank", "world_size", "module_name", "broadcast_buffers", "find_unused_parameters", "gradient_as_bucket_view",
-            "num_parameter_tensors", "total_parameter_size_bytes", "bucket_cap_bytes", "device_ids", "dtypes"}
+            "num_parameter_tensors", "total_parameter_size_bytes", "bucket_cap_bytes", "device_ids"}
     if number == 1:
         same |= {"has_rebuilt_buckets", "unused_parameter_size", "has_error"}
     assert same <= common, same - common

@@ -206,6 +206,8 @@ class DistributedDataParallel(Module, Joinable):
         one, and at construction in any case. broadcast_buffers (PyTorch's old name, which counts where the new one is not given):
         False skips both.
     bucket_cap_mb: cap of all buckets in MiB; None: 1 for the first, 25 for the others.
+    bucket_cap_mb_list: a cap for each bucket in the order of launch, the last one also for all later buckets; in place of
+        bucket_cap_mb.
     find_unused_parameters: some parameters may get no gradient, others in each iteration and on each rank.
     static_graph: every iteration on every rank has the same graph.
     gradient_as_bucket_view: .grad is a view into its bucket for good. False: a .grad that is kept keeps its values, but
@@ -242,7 +244,7 @@ class DistributedDataParallel(Module, Joinable):
         mixed_precision: Any = None,
         device_mesh: Any = None,
         skip_all_reduce_unused_params: bool = False,
-        bucket_cap_mb_list: list[int] | None = None,
+        bucket_cap_mb_list: list[float] | None = None,
         batched_grad_copy: bool = False,
         forward_sync_buffers: bool | None = None,
         *,
@@ -252,7 +254,6 @@ class DistributedDataParallel(Module, Joinable):
         refused = {
             "device_mesh": device_mesh is not None,
             "skip_all_reduce_unused_params": skip_all_reduce_unused_params,
-            "bucket_cap_mb_list": bucket_cap_mb_list is not None,
             "dim": dim != 0,
         }
         for name, given in refused.items():
@@ -295,6 +296,7 @@ class DistributedDataParallel(Module, Joinable):
             "broadcast_buffers": at_construction,
             "forward_sync_buffers": forward_sync_buffers,
             "bucket_cap_mb": bucket_cap_mb,
+            "bucket_caps_mb": list(bucket_cap_mb_list or []),
             "find_unused_parameters": find_unused_parameters,
             "gradient_as_bucket_view": gradient_as_bucket_view,
             "lanes": lanes,
@@ -513,10 +515,10 @@ class DistributedDataParallel(Module, Joinable):
     def _get_ddp_logging_data(self) -> dict[str, Any]:
         """What is known of this object and its iterations: under PyTorch's names and of PyTorch's types where those exist."""
         data = self._core.logging_data()
-        later_cap = data.pop("bucket_cap_bytes").split(", ")[-1]
+        largest_cap = max(map(int, data.pop("bucket_cap_bytes").split(", ")))
         return {
             **{name: value if name in _LOGGED_AS_TEXT else int(value) for name, value in data.items()},
-            "bucket_cap_bytes": int(later_cap),
+            "bucket_cap_bytes": largest_cap,
             "has_error": int(bool(data["error"])),
             "module_name": type(self.module).__name__,
             "device_ids": ", ".join(str(device) for device in self.device_ids or []),
