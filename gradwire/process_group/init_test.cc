@@ -560,7 +560,7 @@ TEST_P(Environment, HandsOutItsStoreAlone) {
     clear_environment();
     set("TMPDIR", folder.path());
     flavour.set(rank, folder.path(), port);
-    const Rendezvous met = rendezvous({.timeout = kLong});
+    const Rendezvous met = find_rendezvous({.timeout = kLong});
     EXPECT_EQ(met.rank, rank);
     EXPECT_EQ(met.world_size, 2);
     met.store->set(concat("from/", rank), concat("rank ", rank));

@@ -35,7 +35,7 @@ std::shared_ptr<ProcessGroup> init(const std::string& backend, const std::string
 
 std::tuple<std::shared_ptr<Store>, int, int> meet(const std::string& method, int rank, int world_size,
                                                   Milliseconds timeout) {
-  Rendezvous met = rendezvous({.method = method, .rank = rank, .world_size = world_size, .timeout = timeout});
+  Rendezvous met = find_rendezvous({.method = method, .rank = rank, .world_size = world_size, .timeout = timeout});
   return {std::move(met.store), met.rank, met.world_size};
 }
 

@@ -121,20 +121,20 @@ TEST(Job, BadInputIsRefused) {
             "JobOptions::world_size with a store");
 }
 
-TEST(Rendezvous, BadInputIsRefused) {
+TEST(FindRendezvous, BadInputIsRefused) {
   const auto refusal = [](const RendezvousOptions& options) -> std::string {
     try {
-      rendezvous(options);
+      find_rendezvous(options);
     } catch (const InvalidArgument& error) {
       return error.what();
     }
     return "nothing was refused";
   };
-  EXPECT_EQ(refusal({.timeout = Milliseconds(0)}).find("rendezvous: a timeout of 0 ms"), 0U);
-  EXPECT_EQ(refusal({.method = "pigeon://"}).find("rendezvous: unknown method 'pigeon://'"), 0U);
-  EXPECT_EQ(refusal({.method = "file:///x", .rank = 2, .world_size = 2}).find("rendezvous: rank 2 in a world of 2"),
-            0U);
-  EXPECT_EQ(refusal({.method = "tcp://127.0.0.1?rank=0&world_size=1"}).find("rendezvous: the method"), 0U);
+  EXPECT_EQ(refusal({.timeout = Milliseconds(0)}).find("find_rendezvous: a timeout of 0 ms"), 0U);
+  EXPECT_EQ(refusal({.method = "pigeon://"}).find("find_rendezvous: unknown method 'pigeon://'"), 0U);
+  EXPECT_EQ(
+      refusal({.method = "file:///x", .rank = 2, .world_size = 2}).find("find_rendezvous: rank 2 in a world of 2"), 0U);
+  EXPECT_EQ(refusal({.method = "tcp://127.0.0.1?rank=0&world_size=1"}).find("find_rendezvous: the method"), 0U);
 }
 
 }  // namespace

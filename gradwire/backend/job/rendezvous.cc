@@ -9,15 +9,16 @@
 
 namespace gradwire {
 
-Rendezvous rendezvous(const RendezvousOptions& options) {
+Rendezvous find_rendezvous(const RendezvousOptions& options) {
   if (options.timeout.count() <= 0)
-    throw InvalidArgument(concat("rendezvous: a timeout of ", options.timeout.count(), " ms; give a positive one"));
+    throw InvalidArgument(
+        concat("find_rendezvous: a timeout of ", options.timeout.count(), " ms; give a positive one"));
   const internal::MeetingOptions asked{.method = options.method,
                                        .store = nullptr,
                                        .rank = options.rank,
                                        .world_size = options.world_size,
                                        .timeout = options.timeout,
-                                       .caller = "rendezvous",
+                                       .caller = "find_rendezvous",
                                        .options_name = "RendezvousOptions"};
   const internal::MeetingPlace place = internal::find_meeting_place(asked, internal::process_environment());
   if (place.private_file.empty()) return {place.store, place.rank, place.world_size};

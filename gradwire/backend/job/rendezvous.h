@@ -11,7 +11,7 @@
 
 namespace gradwire {
 
-// The options of rendezvous(); process_group/init.h and backend/job/job.h say what methods there are.
+// The options of find_rendezvous(); process_group/init.h and backend/job/job.h say what methods there are.
 struct RendezvousOptions {
   std::string method = "env://";
   int rank = -1;                           // -1: from the method or the environment
@@ -34,6 +34,6 @@ struct Rendezvous {
 // Throws InvalidArgument (an unknown method; a missing variable, which the message names; a rank out of range; a
 // timeout that is not positive; several hosts without an address), StoreError (a port in use by another program, a file
 // that cannot be opened), TimeoutError (a server or a rank that did not come). May be called from any thread.
-Rendezvous rendezvous(const RendezvousOptions& options = {});
+Rendezvous find_rendezvous(const RendezvousOptions& options = {});
 
 }  // namespace gradwire
