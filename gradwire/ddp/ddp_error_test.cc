@@ -207,7 +207,7 @@ TEST_P(DdpError, CapsThatDifferInTheMiddleAreRefused) {
     made.bucket_caps_mb = {1, 2.0 + rank, 3};
     DistributedDataParallel ddp(Mlp(), made);
   });
-  for (const auto& error : errors) expect_contains(error, "caps of the single buckets whose hash is");
+  for (const auto& error : errors) expect_contains(error, "caps of the buckets whose hash is");
 }
 
 // Options that decide how often the group is duplicated are compared before that.

@@ -31,6 +31,12 @@ void require_float(const std::optional<at::ScalarType>& dtype, const char* name)
 // A number by which ranks compare names. The same in all builds of gradwire.
 std::int64_t hash_of(const Names& names) { return static_cast<std::int64_t>(stable_hash(join(names, "\n")) >> 1); }
 
+Names spelled(const BucketCaps& caps) {
+  Names all;
+  for (const std::size_t cap : caps) all.push_back(std::to_string(cap));
+  return all;
+}
+
 std::int64_t number_of(const std::optional<MixedPrecision>& types) {
   if (!types) return 0;
   std::int64_t number = 1;
@@ -192,8 +198,7 @@ std::vector<NamedSetting> settings_of(const DdpOptions& options, const ReducerOp
       {static_cast<std::int64_t>(tuned.graph), describe_graph},
       {static_cast<std::int64_t>(tuned.caps.front()), [](auto bytes) { return describe_cap("first bucket", bytes); }},
       {static_cast<std::int64_t>(tuned.caps.back()), [](auto bytes) { return describe_cap("later buckets", bytes); }},
-      {static_cast<std::int64_t>(stable_hash(join(tuned.caps, ",")) >> 1),
-       [](auto hash) { return concat("caps of the single buckets whose hash is ", hash); }},
+      {hash_of(spelled(tuned.caps)), [](auto hash) { return concat("caps of the buckets whose hash is ", hash); }},
       {options.broadcast_buffers ? 1 : 0, flag("broadcast_buffers")},
       {sync ? (*sync ? 1 : 0) : -1, describe_forward_sync},
       {number_of(options.mixed_precision), describe_types},
