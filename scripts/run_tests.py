@@ -84,7 +84,7 @@ def listed_cases(command, name):
             yield f"{name}.{suite}.{line.split('#')[0].strip()}"
 
 
-def main():
+def parse_options():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("build", type=pathlib.Path, help="the build folder")
     parser.add_argument("--label", action="append", default=[], help="only tests with this ctest label (all of them, if several)")
@@ -94,10 +94,11 @@ def main():
     parser.add_argument("--jobs", type=int, default=3 * (os.cpu_count() or 1), help="tests at a time (default: three a processor)")
     parser.add_argument("--allowed", type=pathlib.Path, default=ROOT / "tests" / "allowed_skips.txt")
     parser.add_argument("--check-allowed", action="store_true", help="fail when a pattern of the list names no test")
-    options = parser.parse_args()
+    return parser.parse_args()
 
-    build = options.build.resolve()
-    allowed = read_allowed(options.allowed)
+
+def ctest_selection(options):
+    """ctest's own options for the tests that the options choose."""
     selection = []
     for label in options.label:
         selection += ["-L", f"^{label}$"]
@@ -105,78 +106,116 @@ def main():
         selection += ["-LE", "|".join(f"^{label}$" for label in options.without_label)]
     if options.regex:
         selection += ["-R", options.regex]
+    return selection
 
-    tests = ctest_tests(build, selection)
-    if not tests:
-        sys.exit(f"run_tests: no test in {build} fits {' '.join(selection) or 'the selection'}")
-    results = build / "test-results"
+
+def run_ctest(build, results, selection, jobs):
+    """Runs the tests; the status of ctest, the seconds they took, and ctest's own report of each."""
     shutil.rmtree(results, ignore_errors=True)
     results.mkdir()
-    programs = {test["name"]: pathlib.Path(test["command"][0]).name for test in tests if test.get("command")}
-
     started = time.monotonic()
     junit = results / "ctest.junit"
     status = subprocess.run(
-        ["ctest", "--test-dir", str(build), "--output-on-failure", "--no-tests=error", "-j", str(options.jobs),
+        ["ctest", "--test-dir", str(build), "--output-on-failure", "--no-tests=error", "-j", str(jobs),
          "--output-junit", str(junit), *selection],
         env={**os.environ, "GTEST_OUTPUT": f"xml:{results}{os.sep}", "GTEST_COLOR": "no"}, check=False).returncode
-    seconds = time.monotonic() - started
+    return status, time.monotonic() - started, list(ElementTree.parse(junit).getroot().iter("testcase"))
 
-    cases = list(gtest_cases(results, {*programs, *programs.values()}))
-    counts = {state: sum(case[2] == state for case in cases) for state in ("passed", "failed", "skipped", "disabled")}
-    # What follows adds programs that are no GoogleTest, and programs that died before they could report.
-    reported = {case[0] for case in cases}
-    skips = [(program, name, reason) for program, name, state, _, reason in cases if state in ("skipped", "disabled")]
-    programs_failed = []
-    for case in ElementTree.parse(junit).getroot().iter("testcase"):
-        names = {case.get("name"), programs.get(case.get("name"))}
-        if case.get("status") == "fail":
-            programs_failed.append(case.get("name"))
-            if not any(c[0] in names and c[2] == "failed" for c in cases):
-                counts["failed"] += 1
-        elif case.find("skipped") is not None or case.get("status") in ("notrun", "disabled"):
-            message = case.find("skipped")
-            skips.append(("ctest", case.get("name"), (message.get("message") if message is not None else "") or "did not run"))
-            counts["skipped"] += 1
-        elif not names & reported:
-            counts["passed"] += 1
 
-    problems = []
-    if counts["passed"] + counts["failed"] == 0:
-        problems.append("no test ran")
-    if programs_failed:
-        problems.append("failed: " + ", ".join(sorted(programs_failed)))
-    elif status != 0:
-        problems.append(f"ctest ended with status {status}")
+class Tally:
+    """What became of the cases: how many of each state, which were skipped, and which programs failed."""
+
+    def __init__(self, cases):
+        self.cases = cases
+        self.reported = {program for program, *_ in cases}
+        self.counts = {state: sum(case[2] == state for case in cases) for state in ("passed", "failed", "skipped", "disabled")}
+        self.skips = [(program, name, reason) for program, name, state, _, reason in cases if state in ("skipped", "disabled")]
+        self.programs_failed = []
+
+    def add_program(self, report, program):
+        """Adds what only ctest knows of a test: a program that is no GoogleTest, or that died before it could report."""
+        name = report.get("name")
+        names = {name, program}
+        skipped = report.find("skipped")
+        if report.get("status") == "fail":
+            self.programs_failed.append(name)
+            if not any(case[0] in names and case[2] == "failed" for case in self.cases):
+                self.counts["failed"] += 1
+        elif skipped is not None or report.get("status") in ("notrun", "disabled"):
+            self.skips.append(("ctest", name, (skipped.get("message") if skipped is not None else "") or "did not run"))
+            self.counts["skipped"] += 1
+        elif not names & self.reported:
+            self.counts["passed"] += 1
+
+    def problems(self, status):
+        if self.counts["passed"] + self.counts["failed"] == 0:
+            yield "no test ran"
+        if self.programs_failed:
+            yield "failed: " + ", ".join(sorted(self.programs_failed))
+        elif status != 0:
+            yield f"ctest ended with status {status}"
+
+
+def print_skips(skips, allowed, list_name):
+    """Prints each skip and why it is allowed; the problems, one for each that is not."""
     if skips:
         print(f"\nSkipped ({len(skips)}):")
+    problems = []
     for program, name, reason in skips:
         full = f"{program}.{name}"
         why = next((why for pattern, (why, _) in allowed.items() if fnmatch.fnmatchcase(full, pattern)), None)
         print(f"  {full}: {reason}" + (f" [allowed: {why}]" if why else " [NOT ALLOWED]"))
         if why is None:
-            problems.append(f"skipped, but not in {options.allowed.name}: {full} ({reason})")
-    if options.check_allowed:
-        known = {f"{program}.{name}" for program, name, *_ in cases} | {f"ctest.{test['name']}" for test in tests}
-        stale = [pattern for pattern, (_, file) in allowed.items()
-                 if (build / file).exists() and not fnmatch.filter(known, pattern)]
-        if stale:
-            for test in ctest_tests(build, []):
-                if test.get("command"):
-                    program = pathlib.Path(test["command"][0])
-                    known.add(f"ctest.{test['name']}")
-                    if test["name"] not in reported and program.is_relative_to(build):
-                        known.update(listed_cases(test["command"], test["name"]))
-        for pattern in stale:
-            if not fnmatch.filter(known, pattern):
-                problems.append(f"{options.allowed.name} names a test that does not exist: {pattern}")
+            problems.append(f"skipped, but not in {list_name}: {full} ({reason})")
+    return problems
 
-    slowest = sorted(cases, key=lambda case: -case[3])[:5]
-    print(f"\nSlowest: " + ", ".join(f"{program}.{name} {took:.1f} s" for program, name, _, took, _ in slowest))
+
+def stale_patterns(allowed, build, tests, tally):
+    """The patterns of the list that name no test of this build. Only a pattern that no case fits makes programs list theirs."""
+    known = {f"{program}.{name}" for program, name, *_ in tally.cases} | {f"ctest.{test['name']}" for test in tests}
+    stale = [pattern for pattern, (_, file) in allowed.items()
+             if (build / file).exists() and not fnmatch.filter(known, pattern)]
+    if not stale:
+        return []
+    for test in ctest_tests(build, []):
+        if test.get("command"):
+            known.add(f"ctest.{test['name']}")
+            if test["name"] not in tally.reported and pathlib.Path(test["command"][0]).is_relative_to(build):
+                known.update(listed_cases(test["command"], test["name"]))
+    return [pattern for pattern in stale if not fnmatch.filter(known, pattern)]
+
+
+def print_summary(tally, problems, tests, seconds):
+    slowest = sorted(tally.cases, key=lambda case: -case[3])[:5]
+    print("\nSlowest: " + ", ".join(f"{program}.{name} {took:.1f} s" for program, name, _, took, _ in slowest))
     for problem in problems:
         print(f"run_tests: {problem}")
+    counts = tally.counts
     print(f"{len(tests)} test programs in {seconds:.0f} s: {counts['passed']} passed, {counts['failed']} failed, "
           f"{counts['skipped'] + counts['disabled']} skipped")
+
+
+def main():
+    options = parse_options()
+    build = options.build.resolve()
+    allowed = read_allowed(options.allowed)
+    selection = ctest_selection(options)
+    tests = ctest_tests(build, selection)
+    if not tests:
+        sys.exit(f"run_tests: no test in {build} fits {' '.join(selection) or 'the selection'}")
+
+    results = build / "test-results"
+    status, seconds, reports = run_ctest(build, results, selection, options.jobs)
+    programs = {test["name"]: pathlib.Path(test["command"][0]).name for test in tests if test.get("command")}
+    tally = Tally(list(gtest_cases(results, {*programs, *programs.values()})))
+    for report in reports:
+        tally.add_program(report, programs.get(report.get("name")))
+
+    problems = [*tally.problems(status), *print_skips(tally.skips, allowed, options.allowed.name)]
+    if options.check_allowed:
+        problems += [f"{options.allowed.name} names a test that does not exist: {pattern}"
+                     for pattern in stale_patterns(allowed, build, tests, tally)]
+    print_summary(tally, problems, tests, seconds)
     return 1 if problems else 0
 
 
