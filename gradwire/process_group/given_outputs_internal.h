@@ -31,27 +31,26 @@ void collect(const std::vector<T>& list, Given& given) {
   for (const T& element : list) collect(element, given);
 }
 
-// `call`, and afterwards a look at whether the class of the group, which may be a user's, kept to the tensors of
-// `outputs`: what it puts in their place instead would be lost.
+// Makes `call`, and throws where the class of `group`, which may be a user's, did not keep to the tensors of `outputs`:
+// what it puts in their place would be lost.
 template <class Outputs, class Call>
-auto writing_into(const char* operation, const Outputs& outputs, Call call) {
-  return [operation, &outputs, call = std::move(call)](ProcessGroup& group, const auto&... settled) {
-    Given before, after;
-    collect(outputs, before);
-    std::shared_ptr<Work> work = call(group, settled...);
-    collect(outputs, after);
-    // A group may have moved the list into its task.
-    const std::size_t kept = before.size() == after.size() ? before.size() : 0;
-    for (std::size_t i = 0; i < kept; ++i) {
-      if (before[i] == after[i] || after[i].second < 0) continue;
-      throw InvalidArgument(
-          concat(name_group(group), ": ", operation, " was given a tensor of ", before[i].second,
-                 " elements to write into, as number ", i, ", and ",
-                 before[i].first == after[i].first ? "resized it to" : "put in its place another one of", " ",
-                 after[i].second, "; the class of the group must write into the tensors it is given, as they are"));
-    }
-    return work;
-  };
+std::shared_ptr<Work> call_that_writes(const char* operation, const ProcessGroup& group, const Outputs& outputs,
+                                       const Call& call) {
+  Given before, after;
+  collect(outputs, before);
+  std::shared_ptr<Work> work = call();
+  collect(outputs, after);
+  // A group may have moved the list into its task.
+  const std::size_t kept = before.size() == after.size() ? before.size() : 0;
+  for (std::size_t i = 0; i < kept; ++i) {
+    if (before[i] == after[i] || after[i].second < 0) continue;
+    throw InvalidArgument(
+        concat(name_group(group), ": ", operation, " was given a tensor of ", before[i].second,
+               " elements to write into, as number ", i, ", and ",
+               before[i].first == after[i].first ? "resized it to" : "put in its place another one of", " ",
+               after[i].second, "; the class of the group must write into the tensors it is given, as they are"));
+  }
+  return work;
 }
 
 }  // namespace gradwire::internal

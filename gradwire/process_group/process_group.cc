@@ -45,7 +45,6 @@ using internal::Outputs;
 using internal::reduce_expanded;
 using internal::Validator;
 using internal::work_after;
-using internal::writing_into;
 using observe::CallKind;
 
 namespace {
@@ -60,14 +59,23 @@ void settle(Work& work) {
   }
 }
 
-// A call, and what the flight recorder keeps of its arguments.
-template <class Call>
-struct Told {
+using NoOutputs = Tensors;  // of a call that writes into nothing
+
+// A call whose arguments are checked: what the flight recorder keeps of them, the tensors that the call writes into,
+// and the call, which takes the group and, where it has options, the settled ones.
+template <class Written, class Call>
+struct PreparedCall {
   observe::CallArguments arguments;
+  const Written& outputs;
   Call call;
+
+  template <class... Settled>
+  std::shared_ptr<Work> make(const char* operation, ProcessGroup& group, const Settled&... settled) const {
+    return internal::call_that_writes(operation, group, outputs, [&] { return call(group, settled...); });
+  }
 };
-template <class Call>
-Told(observe::CallArguments, Call) -> Told<Call>;
+template <class Written, class Call>
+PreparedCall(observe::CallArguments, const Written&, Call) -> PreparedCall<Written, Call>;
 
 // The rank that the others send to or receive from, where there is one.
 template <class Options>
@@ -76,11 +84,14 @@ std::int32_t root_of(const Options& options) {
   return -1;
 }
 
-// Makes `call`, which `label` names, and sees to it that its record ends when its Work ends.
+// Makes `call` on `target`, and sees to it that its record ends when its Work ends.
 template <class Call>
-std::shared_ptr<Work> record(observe::FlightCall flight, const internal::CallLabel& label, bool by_future,
-                             const Call& call) {
-  const internal::LabelledCall labelled(label);
+std::shared_ptr<Work> make_recorded(const char* operation, const ProcessGroup& target, internal::GroupRecord& record,
+                                    const observe::CallArguments& arguments, bool by_future, const Call& call) {
+  const LaneScope::Pause within_the_group;
+  const c10::NoGradGuard no_grad;  // a tensor that requires a gradient is written into as any other
+  const observe::FlightCall flight = record.begin(target, arguments);
+  const internal::LabelledCall labelled({operation, target.rank(), target.size(), flight, arguments.called});
   const observe::CallInProgress in_progress(flight);
   const CallName name([](const void* made) { return static_cast<const observe::FlightCall*>(made)->name(); }, &flight);
   std::shared_ptr<Work> work;
@@ -92,6 +103,12 @@ std::shared_ptr<Work> record(observe::FlightCall flight, const internal::CallLab
   }
   if (work != nullptr && !in_progress.taken()) internal::follow(flight, *work, by_future);
   return work;
+}
+
+// `work`, whose future holds `outputs`: the tensors of the caller, where the call was made with views of them.
+std::shared_ptr<Work> with_outputs(std::shared_ptr<Work> work, Outputs outputs) {
+  return work_after(
+      std::move(work), [] {}, std::move(outputs));
 }
 
 bool all_sparse(const Tensors& tensors) {
@@ -115,6 +132,27 @@ std::uint64_t bytes_of(const Tensors& tensors) {
   std::uint64_t bytes = 0;
   for (const at::Tensor& tensor : tensors) bytes += bytes_of(tensor);
   return bytes;
+}
+
+// Of `tensor`, without `own` of its rows.
+std::uint64_t bytes_but(std::int64_t own, const at::Tensor& tensor) {
+  const std::int64_t rows = tensor.dim() == 0 ? 0 : tensor.size(0);
+  if (rows == 0) return 0;
+  return bytes_of(tensor) / static_cast<std::uint64_t>(rows) * static_cast<std::uint64_t>(rows - own);
+}
+
+// Checks an exchange of rows whose shapes differ in input and output. It is made in elements, of which this rank
+// expects `expected` and sends `sent` to itself.
+void check_rows_apart(const Validator& check, const at::Tensor& output, std::int64_t expected, const at::Tensor& input,
+                      std::int64_t sent) {
+  if (!output.is_contiguous()) {
+    check.fail(concat("the rows of the output have the shape ", output.sizes().slice(1), " and those of the input ",
+                      input.sizes().slice(1), "; then the output must be contiguous"));
+  }
+  if (sent != expected) {
+    check.fail(concat("this rank sends itself ", sent, " elements, in rows of the shape ", input.sizes().slice(1),
+                      ", and expects ", expected, ", in rows of the shape ", output.sizes().slice(1)));
+  }
 }
 
 }  // namespace
@@ -192,7 +230,7 @@ ProcessGroup& ProcessGroup::here() {
 
 template <class Options, class Call>
 std::shared_ptr<Work> ProcessGroup::enter(const char* operation, const Options& options, std::uint64_t payload,
-                                          const Call& call) {
+                                          const Call& prepared) {
   LaneScope* lane = LaneScope::current();
   Options settled = options;
   ProcessGroup& target = here();
@@ -200,20 +238,14 @@ std::shared_ptr<Work> ProcessGroup::enter(const char* operation, const Options& 
     settled.async = settled.async && lane->overlaps();
     settled.tag = lane->next_tag();
   }
-  observe::CallArguments arguments = call.arguments;
+  observe::CallArguments arguments = prepared.arguments;
   const internal::WatchedCall watched(operation, arguments.kind, target.rank(), arguments.bytes, payload);
   arguments.root = root_of(options);
   arguments.tag = internal::packed(settled.tag);
   arguments.waits = !settled.async;
   arguments.called = Deadline::Clock::now();  // read once for the record and for the call's deadline
-  std::shared_ptr<Work> work;
-  {
-    const LaneScope::Pause within_the_group;
-    const c10::NoGradGuard no_grad;  // a tensor that requires a gradient is written into as any other
-    const observe::FlightCall flight = target.names_->record.begin(target, arguments);
-    work = record(flight, {operation, target.rank(), target.size(), flight, arguments.called}, settled.async,
-                  [&] { return call.call(target, settled); });
-  }
+  std::shared_ptr<Work> work = make_recorded(operation, target, target.names_->record, arguments, settled.async,
+                                             [&] { return prepared.make(operation, target, settled); });
   if (payload != 0) target.names_->payload.fetch_add(payload, std::memory_order_relaxed);
   internal::require_work(work, target, operation);
   if (lane != nullptr && !settled.async) settle(*work);
@@ -222,21 +254,15 @@ std::shared_ptr<Work> ProcessGroup::enter(const char* operation, const Options& 
 
 // Point to point calls have no options, and do not end at once on a lane: both sides may send first.
 template <class Call>
-std::shared_ptr<Work> ProcessGroup::enter(const char* operation, const Call& call) {
+std::shared_ptr<Work> ProcessGroup::enter(const char* operation, const Call& prepared) {
   ProcessGroup& target = here();
-  observe::CallArguments arguments = call.arguments;
+  observe::CallArguments arguments = prepared.arguments;
   arguments.waits = false;
   arguments.called = Deadline::Clock::now();
   const std::uint64_t sent = arguments.kind == CallKind::send ? arguments.bytes : 0;
   const internal::WatchedCall watched(operation, arguments.kind, target.rank(), arguments.bytes, sent);
-  std::shared_ptr<Work> work;
-  {
-    const LaneScope::Pause within_the_group;
-    const c10::NoGradGuard no_grad;  // a tensor that requires a gradient is written into as any other
-    const observe::FlightCall flight = target.names_->record.begin(target, arguments);
-    work = record(flight, {operation, target.rank(), target.size(), flight, arguments.called}, false,
-                  [&] { return call.call(target); });
-  }
+  std::shared_ptr<Work> work = make_recorded(operation, target, target.names_->record, arguments, /*by_future=*/false,
+                                             [&] { return prepared.make(operation, target); });
   internal::require_work(work, target, operation);
   return work;
 }
@@ -246,11 +272,10 @@ std::shared_ptr<Work> ProcessGroup::broadcast(Tensors tensors, const BroadcastOp
   check.timeout(options.timeout);
   check.outputs("tensors", tensors);
   check.root(options);
-  return enter("broadcast", options, rank() == options.root ? others_of(*this) * bytes_of(tensors) : 0,
-               Told{arguments_of(CallKind::broadcast, __builtin_return_address(0), tensors),
-                    writing_into("broadcast", tensors, [&](ProcessGroup& group, const auto& settled) {
-                      return group.do_broadcast(tensors, settled);
-                    })});
+  return enter(
+      "broadcast", options, rank() == options.root ? others_of(*this) * bytes_of(tensors) : 0,
+      PreparedCall{arguments_of(CallKind::broadcast, __builtin_return_address(0), tensors), tensors,
+                   [&](ProcessGroup& group, const auto& settled) { return group.do_broadcast(tensors, settled); }});
 }
 
 std::shared_ptr<Work> ProcessGroup::all_reduce(Tensors tensors, const AllReduceOptions& options) {
@@ -266,17 +291,15 @@ std::shared_ptr<Work> ProcessGroup::all_reduce(Tensors tensors, const AllReduceO
   check.reduction(options.op, tensors);
   if (any_complex_half(tensors)) {
     require_by_parts(check, options.op, tensors);
-    return work_after(
-        all_reduce(as_halves(tensors), options), [] {}, Outputs::list(tensors));
+    return with_outputs(all_reduce(as_halves(tensors), options), Outputs::list(tensors));
   }
   if (any_expanded(tensors)) {
     return reduce_expanded(tensors, [&](const Tensors& copies) { return all_reduce(copies, options); });
   }
-  return enter("all_reduce", options, 2 * others_of(*this) * bytes_of(tensors) / (others_of(*this) + 1),
-               Told{arguments_of(CallKind::all_reduce, __builtin_return_address(0), tensors),
-                    writing_into("all_reduce", tensors, [&](ProcessGroup& group, const auto& settled) {
-                      return group.do_all_reduce(tensors, settled);
-                    })});
+  return enter(
+      "all_reduce", options, 2 * others_of(*this) * bytes_of(tensors) / (others_of(*this) + 1),
+      PreparedCall{arguments_of(CallKind::all_reduce, __builtin_return_address(0), tensors), tensors,
+                   [&](ProcessGroup& group, const auto& settled) { return group.do_all_reduce(tensors, settled); }});
 }
 
 std::shared_ptr<Work> ProcessGroup::all_reduce_coalesced(Tensors tensors, const AllReduceOptions& options) {
@@ -291,17 +314,15 @@ std::shared_ptr<Work> ProcessGroup::reduce(Tensors tensors, const ReduceOptions&
   check.reduction(options.op, tensors);
   if (any_complex_half(tensors)) {
     require_by_parts(check, options.op, tensors);
-    return work_after(
-        reduce(as_halves(tensors), options), [] {}, Outputs::list(tensors));
+    return with_outputs(reduce(as_halves(tensors), options), Outputs::list(tensors));
   }
   if (any_expanded(tensors)) {
     return reduce_expanded(tensors, [&](const Tensors& copies) { return reduce(copies, options); });
   }
-  return enter("reduce", options, rank() == options.root ? 0 : bytes_of(tensors),
-               Told{arguments_of(CallKind::reduce, __builtin_return_address(0), tensors),
-                    writing_into("reduce", tensors, [&](ProcessGroup& group, const auto& settled) {
-                      return group.do_reduce(tensors, settled);
-                    })});
+  return enter(
+      "reduce", options, rank() == options.root ? 0 : bytes_of(tensors),
+      PreparedCall{arguments_of(CallKind::reduce, __builtin_return_address(0), tensors), tensors,
+                   [&](ProcessGroup& group, const auto& settled) { return group.do_reduce(tensors, settled); }});
 }
 
 std::shared_ptr<Work> ProcessGroup::all_gather(std::vector<Tensors> outputs, Tensors inputs,
@@ -312,10 +333,10 @@ std::shared_ptr<Work> ProcessGroup::all_gather(std::vector<Tensors> outputs, Ten
   check.lists("lists of outputs", outputs, "inputs", inputs);
   for (const Tensors& list : outputs) check.outputs("outputs", list);
   return enter("all_gather", options, others_of(*this) * bytes_of(inputs),
-               Told{arguments_of(CallKind::all_gather, __builtin_return_address(0), inputs),
-                    writing_into("all_gather", outputs, [&](ProcessGroup& group, const auto& settled) {
-                      return group.do_all_gather(outputs, inputs, settled);
-                    })});
+               PreparedCall{arguments_of(CallKind::all_gather, __builtin_return_address(0), inputs), outputs,
+                            [&](ProcessGroup& group, const auto& settled) {
+                              return group.do_all_gather(outputs, inputs, settled);
+                            }});
 }
 
 std::shared_ptr<Work> ProcessGroup::all_gather_into_tensor(at::Tensor output, at::Tensor input,
@@ -326,10 +347,10 @@ std::shared_ptr<Work> ProcessGroup::all_gather_into_tensor(at::Tensor output, at
   check.output("outputs", output);
   check.matches("outputs", output, input, input.numel() * size());
   return enter("all_gather_into_tensor", options, others_of(*this) * bytes_of(input),
-               Told{arguments_of(CallKind::all_gather_into_tensor, __builtin_return_address(0), input),
-                    writing_into("all_gather_into_tensor", output, [&](ProcessGroup& group, const auto& settled) {
-                      return group.do_all_gather_into_tensor(output, input, settled);
-                    })});
+               PreparedCall{arguments_of(CallKind::all_gather_into_tensor, __builtin_return_address(0), input), output,
+                            [&](ProcessGroup& group, const auto& settled) {
+                              return group.do_all_gather_into_tensor(output, input, settled);
+                            }});
 }
 
 std::shared_ptr<Work> ProcessGroup::all_gather_into_tensor_coalesced(Tensors outputs, Tensors inputs,
@@ -358,10 +379,10 @@ std::shared_ptr<Work> ProcessGroup::gather(std::vector<Tensors> outputs, Tensors
     check.fail(concat("outputs were given on a rank that is not the root, ", options.root));
   }
   return enter("gather", options, rank() == options.root ? 0 : bytes_of(inputs),
-               Told{arguments_of(CallKind::gather, __builtin_return_address(0), inputs),
-                    writing_into("gather", outputs, [&](ProcessGroup& group, const auto& settled) {
-                      return group.do_gather(outputs, inputs, settled);
-                    })});
+               PreparedCall{arguments_of(CallKind::gather, __builtin_return_address(0), inputs), outputs,
+                            [&](ProcessGroup& group, const auto& settled) {
+                              return group.do_gather(outputs, inputs, settled);
+                            }});
 }
 
 std::shared_ptr<Work> ProcessGroup::scatter(Tensors outputs, std::vector<Tensors> inputs,
@@ -376,10 +397,10 @@ std::shared_ptr<Work> ProcessGroup::scatter(Tensors outputs, std::vector<Tensors
     check.fail(concat("inputs were given on a rank that is not the root, ", options.root));
   }
   return enter("scatter", options, rank() == options.root ? others_of(*this) * bytes_of(outputs) : 0,
-               Told{arguments_of(CallKind::scatter, __builtin_return_address(0), outputs),
-                    writing_into("scatter", outputs, [&](ProcessGroup& group, const auto& settled) {
-                      return group.do_scatter(outputs, inputs, settled);
-                    })});
+               PreparedCall{arguments_of(CallKind::scatter, __builtin_return_address(0), outputs), outputs,
+                            [&](ProcessGroup& group, const auto& settled) {
+                              return group.do_scatter(outputs, inputs, settled);
+                            }});
 }
 
 std::shared_ptr<Work> ProcessGroup::reduce_scatter(Tensors outputs, std::vector<Tensors> inputs,
@@ -395,14 +416,13 @@ std::shared_ptr<Work> ProcessGroup::reduce_scatter(Tensors outputs, std::vector<
       require_by_parts(check, options.op, list);
       list = as_halves(list);
     }
-    return work_after(
-        reduce_scatter(as_halves(outputs), std::move(inputs), options), [] {}, Outputs::list(outputs));
+    return with_outputs(reduce_scatter(as_halves(outputs), std::move(inputs), options), Outputs::list(outputs));
   }
   return enter("reduce_scatter", options, others_of(*this) * bytes_of(outputs),
-               Told{arguments_of(CallKind::reduce_scatter, __builtin_return_address(0), outputs),
-                    writing_into("reduce_scatter", outputs, [&](ProcessGroup& group, const auto& settled) {
-                      return group.do_reduce_scatter(outputs, inputs, settled);
-                    })});
+               PreparedCall{arguments_of(CallKind::reduce_scatter, __builtin_return_address(0), outputs), outputs,
+                            [&](ProcessGroup& group, const auto& settled) {
+                              return group.do_reduce_scatter(outputs, inputs, settled);
+                            }});
 }
 
 std::shared_ptr<Work> ProcessGroup::reduce_scatter_tensor(at::Tensor output, at::Tensor input,
@@ -416,14 +436,13 @@ std::shared_ptr<Work> ProcessGroup::reduce_scatter_tensor(at::Tensor output, at:
   if (is_complex_half(output)) {
     require_by_parts(check, options.op, {output, input});
     const Tensors halves = as_halves({output, input});
-    return work_after(
-        reduce_scatter_tensor(halves[0], halves[1], options), [] {}, Outputs::one(output));
+    return with_outputs(reduce_scatter_tensor(halves[0], halves[1], options), Outputs::one(output));
   }
   return enter("reduce_scatter_tensor", options, others_of(*this) * bytes_of(output),
-               Told{arguments_of(CallKind::reduce_scatter_tensor, __builtin_return_address(0), output),
-                    writing_into("reduce_scatter_tensor", output, [&](ProcessGroup& group, const auto& settled) {
-                      return group.do_reduce_scatter_tensor(output, input, settled);
-                    })});
+               PreparedCall{arguments_of(CallKind::reduce_scatter_tensor, __builtin_return_address(0), output), output,
+                            [&](ProcessGroup& group, const auto& settled) {
+                              return group.do_reduce_scatter_tensor(output, input, settled);
+                            }});
 }
 
 std::shared_ptr<Work> ProcessGroup::reduce_scatter_tensor_coalesced(Tensors outputs, Tensors inputs,
@@ -453,10 +472,10 @@ std::shared_ptr<Work> ProcessGroup::all_to_all(Tensors outputs, Tensors inputs, 
   const auto self = static_cast<std::size_t>(rank());
   check.matches("outputs", outputs[self], inputs[self], inputs[self].numel());
   return enter("all_to_all", options, bytes_of(inputs) - bytes_of(inputs[self]),
-               Told{arguments_of(CallKind::all_to_all, __builtin_return_address(0), inputs),
-                    writing_into("all_to_all", outputs, [&](ProcessGroup& group, const auto& settled) {
-                      return group.do_all_to_all(outputs, inputs, settled);
-                    })});
+               PreparedCall{arguments_of(CallKind::all_to_all, __builtin_return_address(0), inputs), outputs,
+                            [&](ProcessGroup& group, const auto& settled) {
+                              return group.do_all_to_all(outputs, inputs, settled);
+                            }});
 }
 
 std::shared_ptr<Work> ProcessGroup::all_to_all_single(at::Tensor output, at::Tensor input,
@@ -470,24 +489,15 @@ std::shared_ptr<Work> ProcessGroup::all_to_all_single(at::Tensor output, at::Ten
   check.matches("outputs", output, input, output.numel());
   check.splits("output", output_splits, output);
   check.splits("input", input_splits, input);
-  if (output.sizes().slice(1) != input.sizes().slice(1)) {
-    if (!output.is_contiguous()) {
-      check.fail(concat("the rows of the output have the shape ", output.sizes().slice(1), " and those of the input ",
-                        input.sizes().slice(1), "; then the output must be contiguous"));
-    }
-    const auto own = static_cast<std::size_t>(rank());
-    const std::int64_t sent = elements_of(input_splits, input)[own];
-    const std::int64_t expected = elements_of(output_splits, output)[own];
-    if (sent != expected) {
-      check.fail(concat("this rank sends itself ", sent, " elements, in rows of the shape ", input.sizes().slice(1),
-                        ", and expects ", expected, ", in rows of the shape ", output.sizes().slice(1)));
-    }
-    auto work = all_to_all_single(output.detach().view({-1}), input.detach().reshape({-1}),
-                                  elements_of(output_splits, output), elements_of(input_splits, input), options);
-    return work_after(
-        std::move(work), [] {}, Outputs::one(output));
-  }
   const auto self = static_cast<std::size_t>(rank());
+  if (output.sizes().slice(1) != input.sizes().slice(1)) {
+    std::vector<std::int64_t> output_elements = elements_of(std::move(output_splits), output);
+    std::vector<std::int64_t> input_elements = elements_of(std::move(input_splits), input);
+    check_rows_apart(check, output, output_elements[self], input, input_elements[self]);
+    auto work = all_to_all_single(output.detach().view({-1}), input.detach().reshape({-1}), std::move(output_elements),
+                                  std::move(input_elements), options);
+    return with_outputs(std::move(work), Outputs::one(output));
+  }
   if (output_splits[self] != input_splits[self]) {
     check.fail(concat("this rank sends itself ", input_splits[self], " rows and expects ", output_splits[self]));
   }
@@ -495,22 +505,18 @@ std::shared_ptr<Work> ProcessGroup::all_to_all_single(at::Tensor output, at::Ten
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     input = input.clone();
   }
-  const std::int64_t rows = input.dim() == 0 ? 0 : input.size(0);
-  const std::uint64_t to_others = rows == 0 ? 0
-                                            : bytes_of(input) / static_cast<std::uint64_t>(rows) *
-                                                  static_cast<std::uint64_t>(rows - input_splits[self]);
-  return enter("all_to_all_single", options, to_others,
-               Told{arguments_of(CallKind::all_to_all_single, __builtin_return_address(0), input),
-                    writing_into("all_to_all_single", output, [&](ProcessGroup& group, const auto& settled) {
-                      return group.do_all_to_all_single(output, input, output_splits, input_splits, settled);
-                    })});
+  return enter("all_to_all_single", options, bytes_but(input_splits[self], input),
+               PreparedCall{arguments_of(CallKind::all_to_all_single, __builtin_return_address(0), input), output,
+                            [&](ProcessGroup& group, const auto& settled) {
+                              return group.do_all_to_all_single(output, input, output_splits, input_splits, settled);
+                            }});
 }
 
 std::shared_ptr<Work> ProcessGroup::barrier(const BarrierOptions& options) {
   Validator(*this, "barrier").timeout(options.timeout);
   return enter("barrier", options, 0,
-               Told{arguments_of(CallKind::barrier, __builtin_return_address(0)),
-                    [&](ProcessGroup& group, const auto& settled) { return group.do_barrier(settled); }});
+               PreparedCall{arguments_of(CallKind::barrier, __builtin_return_address(0)), NoOutputs(),
+                            [&](ProcessGroup& group, const auto& settled) { return group.do_barrier(settled); }});
 }
 
 void ProcessGroup::monitored_barrier(Milliseconds timeout, bool wait_all) {
@@ -530,11 +536,15 @@ observe::CallArguments with_peer(observe::CallArguments arguments, int peer) {
   return arguments;
 }
 
+void check_tag(const Validator& check, int tag) {
+  if (tag < 0 || tag >= kFirstInternalTag)
+    check.fail(concat("the tag is ", tag, "; tags are in [0, ", kFirstInternalTag, ")"));
+}
+
 void check_message(const Validator& check, const char* peer_name, int peer, int tag, const ProcessGroup& group) {
   check.rank(peer_name, peer);
   if (peer == group.rank()) check.fail(concat(peer_name, " is this rank itself"));
-  if (tag < 0 || tag >= kFirstInternalTag)
-    check.fail(concat("the tag is ", tag, "; tags are in [0, ", kFirstInternalTag, ")"));
+  check_tag(check, tag);
 }
 
 }  // namespace
@@ -543,17 +553,18 @@ std::shared_ptr<Work> ProcessGroup::send(Tensors tensors, int destination, int t
   const Validator check(*this, "send");
   check.tensors("tensors", tensors);
   check_message(check, "the destination", destination, tag, *this);
-  return enter("send", Told{with_peer(arguments_of(CallKind::send, __builtin_return_address(0), tensors), destination),
-                            [&](ProcessGroup& group) { return group.do_send(tensors, destination, tag); }});
+  return enter(
+      "send", PreparedCall{with_peer(arguments_of(CallKind::send, __builtin_return_address(0), tensors), destination),
+                           NoOutputs(), [&](ProcessGroup& group) { return group.do_send(tensors, destination, tag); }});
 }
 
 std::shared_ptr<Work> ProcessGroup::recv(Tensors tensors, int source, int tag) {
   const Validator check(*this, "recv");
   check.outputs("tensors", tensors);
   check_message(check, "the source", source, tag, *this);
-  return enter("recv", Told{with_peer(arguments_of(CallKind::recv, __builtin_return_address(0), tensors), source),
-                            writing_into("recv", tensors,
-                                         [&](ProcessGroup& group) { return group.do_recv(tensors, source, tag); })});
+  return enter("recv",
+               PreparedCall{with_peer(arguments_of(CallKind::recv, __builtin_return_address(0), tensors), source),
+                            tensors, [&](ProcessGroup& group) { return group.do_recv(tensors, source, tag); }});
 }
 
 std::shared_ptr<Work> ProcessGroup::recv_anysource(Tensors tensors, int tag) {
@@ -562,12 +573,10 @@ std::shared_ptr<Work> ProcessGroup::recv_anysource(Tensors tensors, int tag) {
   if (tensors.size() != 1)
     check.fail(
         concat("a list of ", tensors.size(), " tensors, which could come from different ranks; receive one at a time"));
-  if (tag < 0 || tag >= kFirstInternalTag)
-    check.fail(concat("the tag is ", tag, "; tags are in [0, ", kFirstInternalTag, ")"));
-  return enter("recv_anysource", Told{arguments_of(CallKind::recv_anysource, __builtin_return_address(0), tensors),
-                                      writing_into("recv_anysource", tensors, [&](ProcessGroup& group) {
-                                        return group.do_recv_anysource(tensors, tag);
-                                      })});
+  check_tag(check, tag);
+  return enter("recv_anysource",
+               PreparedCall{arguments_of(CallKind::recv_anysource, __builtin_return_address(0), tensors), tensors,
+                            [&](ProcessGroup& group) { return group.do_recv_anysource(tensors, tag); }});
 }
 
 std::shared_ptr<ProcessGroup> ProcessGroup::dup() {
