@@ -13,11 +13,17 @@
 #include <random>
 
 #include "gradwire/base/error.h"
+#include "gradwire/compress/codec_test_support.h"
 #include "gradwire/compress/registry.h"
 #include "gradwire/kernels/dispatch.h"
 
 namespace gradwire::compress::codec_test {
 namespace {
+
+using codec_test_support::decode;
+using codec_test_support::encode;
+using codec_test_support::normal_values;
+using codec_test_support::round_trip;
 
 const std::vector<std::string> kDescriptions{"fp16",
                                              "bf16",
@@ -46,29 +52,6 @@ const std::vector<std::string> kDescriptions{"fp16",
 // Around the edges of bytes, blocks and vectors.
 const std::vector<std::size_t> kCounts{0,   1,   2,   3,   7,   8,    9,    15,   16,   17,   63,   64,  65,
                                        127, 128, 255, 256, 257, 1000, 1023, 1024, 1025, 4095, 4096, 4097};
-
-std::vector<float> normal_values(std::size_t count, std::uint32_t seed) {
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal(0, 1);
-  std::vector<float> values(count);
-  for (float& value : values) value = normal(random);
-  return values;
-}
-
-std::vector<std::byte> encode(const Codec& codec, const std::vector<float>& values, const EncodeKey& key = {}) {
-  std::vector<std::byte> bytes(codec.max_encoded_size(values.size()));
-  bytes.resize(codec.encode(values, key, bytes));
-  return bytes;
-}
-std::vector<float> decode(const Codec& codec, const std::vector<std::byte>& bytes, std::size_t count,
-                          const EncodeKey& key = {}) {
-  std::vector<float> values(count, 12345.0f);
-  codec.decode(bytes, key, values);
-  return values;
-}
-std::vector<float> round_trip(const Codec& codec, const std::vector<float>& values, const EncodeKey& key = {}) {
-  return decode(codec, encode(codec, values, key), values.size(), key);
-}
 
 class CodecTest : public testing::TestWithParam<std::string> {
  protected:

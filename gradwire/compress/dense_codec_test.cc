@@ -5,11 +5,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <random>
 
 #include "gradwire/base/error.h"
+#include "gradwire/compress/codec_test_support.h"
 #include "gradwire/compress/fp8_codec.h"
 #include "gradwire/compress/integer_codec.h"
 #include "gradwire/compress/one_bit_codec.h"
@@ -19,21 +19,8 @@
 namespace gradwire::compress::dense_codec_test {
 namespace {
 
-std::vector<float> normal_values(std::size_t count, std::uint32_t seed, float scale = 1) {
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal(0, scale);
-  std::vector<float> values(count);
-  for (float& value : values) value = normal(random);
-  return values;
-}
-
-std::vector<float> round_trip(const Codec& codec, const std::vector<float>& values, const EncodeKey& key = {}) {
-  std::vector<std::byte> bytes(codec.max_encoded_size(values.size()));
-  codec.encode(values, key, bytes);
-  std::vector<float> back(values.size());
-  codec.decode(bytes, key, back);
-  return back;
-}
+using codec_test_support::normal_values;
+using codec_test_support::round_trip;
 
 TEST(Philox, GivesThePublishedNumbers) {
   // The known answers of the authors' Random123 library for philox4x32-10.

@@ -10,9 +10,9 @@
 #include <limits>
 #include <map>
 #include <numeric>
-#include <random>
 
 #include "gradwire/base/error.h"
+#include "gradwire/compress/codec_test_support.h"
 #include "gradwire/compress/random_k_codec.h"
 #include "gradwire/compress/registry.h"
 #include "gradwire/compress/threshold_codec.h"
@@ -21,24 +21,10 @@
 namespace gradwire::compress::sparse_codec_test {
 namespace {
 
-std::vector<float> normal_values(std::size_t count, std::uint32_t seed) {
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal(0, 1);
-  std::vector<float> values(count);
-  for (float& value : values) value = normal(random);
-  return values;
-}
+using codec_test_support::encode;
+using codec_test_support::normal_values;
+using codec_test_support::round_trip;
 
-std::vector<std::byte> encode(const Codec& codec, const std::vector<float>& values, const EncodeKey& key = {}) {
-  std::vector<std::byte> bytes(codec.max_encoded_size(values.size()));
-  bytes.resize(codec.encode(values, key, bytes));
-  return bytes;
-}
-std::vector<float> round_trip(const Codec& codec, const std::vector<float>& values, const EncodeKey& key = {}) {
-  std::vector<float> back(values.size());
-  codec.decode(encode(codec, values, key), key, back);
-  return back;
-}
 // Bits, so that NaN equals itself.
 std::vector<std::uint32_t> bits_of(const std::vector<float>& values) {
   std::vector<std::uint32_t> bits(values.size());
