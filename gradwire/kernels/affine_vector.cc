@@ -95,8 +95,7 @@ HWY_AFTER_NAMESPACE();
 namespace gradwire::kernels {
 
 const AffineLoops* find_affine_loops(std::int64_t target) noexcept {
-  const AffineLoops* (*const loops)() noexcept = GRADWIRE_FOR_TARGET(target, affine_loops);
-  return loops == nullptr ? nullptr : loops();
+  return loops_of<AffineLoops>(GRADWIRE_FOR_TARGET(target, affine_loops));
 }
 
 }  // namespace gradwire::kernels

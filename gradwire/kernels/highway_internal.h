@@ -37,4 +37,10 @@ inline constexpr std::int64_t kHighwayTargets[] = {HWY_AVX3, HWY_AVX2, HWY_SSE4}
 inline constexpr std::int64_t kHighwayTargets[] = {HWY_STATIC_TARGET};
 #endif
 
+// What `loops`, a function of one target, returns; null where there is no such function.
+template <class Loops>
+const Loops* loops_of(const Loops* (*loops)() noexcept) noexcept {
+  return loops == nullptr ? nullptr : loops();
+}
+
 }  // namespace gradwire::kernels

@@ -258,8 +258,7 @@ const MatrixLoops* matrix_loops() noexcept { return &matrix_loops_scalar(); }
 namespace gradwire::kernels {
 
 const MatrixLoops* find_matrix_loops(std::int64_t target) noexcept {
-  const MatrixLoops* (*const loops)() noexcept = GRADWIRE_FOR_TARGET(target, matrix_loops);
-  return loops == nullptr ? nullptr : loops();
+  return loops_of<MatrixLoops>(GRADWIRE_FOR_TARGET(target, matrix_loops));
 }
 
 }  // namespace gradwire::kernels

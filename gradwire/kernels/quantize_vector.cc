@@ -348,8 +348,7 @@ HWY_AFTER_NAMESPACE();
 namespace gradwire::kernels {
 
 const QuantizeLoops* find_quantize_loops(std::int64_t target) noexcept {
-  const QuantizeLoops* (*const loops)() noexcept = GRADWIRE_FOR_TARGET(target, quantize_loops);
-  return loops == nullptr ? nullptr : loops();
+  return loops_of<QuantizeLoops>(GRADWIRE_FOR_TARGET(target, quantize_loops));
 }
 
 }  // namespace gradwire::kernels
