@@ -27,7 +27,7 @@ class AccumulatorHooks final {
 
   // The number of parameters of the last attach(); 0 before.
   std::size_t size() const noexcept { return hooks_.size(); }
-  // The number of hooks on old accumulators.
+  // The number of hooks on old accumulators. For tests.
   std::size_t late_count() const noexcept { return late_.size(); }
   // Whether `tensor`, the parameter of that number, still has the accumulator that it had at the last attach(), or
   // still needs no gradient.
