@@ -3,17 +3,17 @@
 #include <algorithm>
 
 #include "gradwire/compress/memory_internal.h"
+#include "gradwire/compress/vector_memory_internal.h"
 
 namespace gradwire::compress {
 namespace {
 
-class Ef21Memory final : public Memory {
+class Ef21Rule final {
  public:
-  std::string name() const override { return "ef21"; }
-  bool remembers() const noexcept override { return true; }
+  std::string name() const { return "ef21"; }
+  bool works_by_value() const noexcept { return true; }
 
-  void before(std::span<const Segment> segments, int, std::span<const float> gradient,
-              std::span<float> values) override {
+  void before(std::span<const Segment> segments, int, std::span<const float> gradient, std::span<float> values) {
     copy_uncovered(segments, gradient, values);
     for (const Segment& segment : segments) {
       subtract(part_of(gradient, segment), known_of(segment), part_of(values, segment));
@@ -21,7 +21,7 @@ class Ef21Memory final : public Memory {
   }
 
   void after(std::span<const Segment> segments, std::span<const float>, std::span<const float> delivered,
-             std::span<float> mean) override {
+             std::span<float> mean) {
     for (const Segment& segment : segments) {
       const auto estimate = estimate_of(segment);
       const auto aggregate = aggregates_.change(segment);
@@ -35,37 +35,9 @@ class Ef21Memory final : public Memory {
     }
   }
 
-  MemoryState save() const override {
-    MemoryState state;
-    estimates_.save(state);
-    aggregates_.save(state);
-    return state;
-  }
-  void load(const MemoryState& state) override { load_vectors(state, name(), {&estimates_, &aggregates_}); }
-  void clear() override { load({}); }
-  void reorder(std::string_view parameter, std::span<const std::size_t> from) override {
-    estimates_.reorder(parameter, from);
-    aggregates_.reorder(parameter, from);
-  }
-  void keep() override {
-    estimates_.keep();
-    aggregates_.keep();
-  }
-  void revert() override {
-    estimates_.revert();
-    aggregates_.revert();
-  }
-  void hold(std::string_view parameter) override {
-    estimates_.hold(parameter);
-    aggregates_.hold(parameter);
-  }
-  void restore(std::string_view parameter) override {
-    estimates_.restore(parameter);
-    aggregates_.restore(parameter);
-  }
-  void release() override {
-    estimates_.release();
-    aggregates_.release();
+  template <class Self>
+  static auto kinds(Self& self) noexcept {
+    return std::tie(self.estimates_, self.aggregates_);
   }
 
  private:
@@ -98,6 +70,6 @@ class Ef21Memory final : public Memory {
 
 }  // namespace
 
-std::unique_ptr<Memory> make_ef21_memory() { return std::make_unique<Ef21Memory>(); }
+std::unique_ptr<Memory> make_ef21_memory() { return std::make_unique<VectorMemory<Ef21Rule>>(); }
 
 }  // namespace gradwire::compress

@@ -4,17 +4,17 @@
 
 #include "gradwire/compress/exchange_internal.h"
 #include "gradwire/compress/memory_internal.h"
+#include "gradwire/compress/vector_memory_internal.h"
 
 namespace gradwire::compress {
 namespace {
 
-class ErrorFeedbackMemory final : public Memory {
+class ErrorFeedbackRule final {
  public:
-  std::string name() const override { return "error_feedback"; }
-  bool remembers() const noexcept override { return true; }
+  std::string name() const { return "error_feedback"; }
+  bool works_by_value() const noexcept { return true; }
 
-  void before(std::span<const Segment> segments, int, std::span<const float> gradient,
-              std::span<float> values) override {
+  void before(std::span<const Segment> segments, int, std::span<const float> gradient, std::span<float> values) {
     copy_uncovered(segments, gradient, values);
     for (const Segment& segment : segments) {
       const auto residual = residuals_.find(segment);  // none stands for zeros
@@ -27,7 +27,7 @@ class ErrorFeedbackMemory final : public Memory {
   }
 
   void after(std::span<const Segment> segments, std::span<const float> values, std::span<const float> delivered,
-             std::span<float>) override {
+             std::span<float>) {
     for (const Segment& segment : segments) {
       const auto residual = residuals_.change(segment);
       const auto wanted = part_of(values, segment);
@@ -40,21 +40,10 @@ class ErrorFeedbackMemory final : public Memory {
     }
   }
 
-  MemoryState save() const override {
-    MemoryState state;
-    residuals_.save(state);
-    return state;
+  template <class Self>
+  static auto kinds(Self& self) noexcept {
+    return std::tie(self.residuals_);
   }
-  void load(const MemoryState& state) override { load_vectors(state, name(), {&residuals_}); }
-  void clear() override { load({}); }
-  void reorder(std::string_view parameter, std::span<const std::size_t> from) override {
-    residuals_.reorder(parameter, from);
-  }
-  void keep() override { residuals_.keep(); }
-  void revert() override { residuals_.revert(); }
-  void hold(std::string_view parameter) override { residuals_.hold(parameter); }
-  void restore(std::string_view parameter) override { residuals_.restore(parameter); }
-  void release() override { residuals_.release(); }
 
  private:
   NamedVectors residuals_{"local/residual/"};
@@ -62,6 +51,6 @@ class ErrorFeedbackMemory final : public Memory {
 
 }  // namespace
 
-std::unique_ptr<Memory> make_error_feedback_memory() { return std::make_unique<ErrorFeedbackMemory>(); }
+std::unique_ptr<Memory> make_error_feedback_memory() { return std::make_unique<VectorMemory<ErrorFeedbackRule>>(); }
 
 }  // namespace gradwire::compress

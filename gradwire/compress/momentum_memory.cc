@@ -7,21 +7,20 @@
 #include "gradwire/base/strings.h"
 #include "gradwire/compress/codec_internal.h"
 #include "gradwire/compress/memory_internal.h"
+#include "gradwire/compress/vector_memory_internal.h"
 
 namespace gradwire::compress {
 namespace {
 
-class MomentumMemory final : public Memory {
+class MomentumRule final {
  public:
-  explicit MomentumMemory(const MomentumOptions& options) : options_(options) {}
-  std::string name() const override {
+  explicit MomentumRule(const MomentumOptions& options) : options_(options) {}
+  std::string name() const {
     return concat("momentum:momentum=", exact(options_.momentum), ",clip=", exact(options_.clip));
   }
-  bool remembers() const noexcept override { return true; }
-  bool works_by_value() const noexcept override { return options_.clip == 0; }
+  bool works_by_value() const noexcept { return options_.clip == 0; }
 
-  void before(std::span<const Segment> segments, int world, std::span<const float> gradient,
-              std::span<float> values) override {
+  void before(std::span<const Segment> segments, int world, std::span<const float> gradient, std::span<float> values) {
     copy(gradient, values);
     for (const Segment& segment : segments) {
       const auto own = part_of(values, segment);
@@ -37,7 +36,7 @@ class MomentumMemory final : public Memory {
   }
 
   void after(std::span<const Segment> segments, std::span<const float> values, std::span<const float> delivered,
-             std::span<float>) override {
+             std::span<float>) {
     for (const Segment& segment : segments) {
       const auto momentum = momenta_.change(segment);
       const auto velocity = velocities_.change(segment);
@@ -52,41 +51,11 @@ class MomentumMemory final : public Memory {
     }
   }
 
-  MemoryState save() const override {
-    MemoryState state;
-    momenta_.save(state);
-    velocities_.save(state);
-    return state;
+  template <class Self>
+  static auto kinds(Self& self) noexcept {
+    return std::tie(self.momenta_, self.velocities_);
   }
-  void load(const MemoryState& state) override {
-    load_vectors(state, name(), {&momenta_, &velocities_});
-    next_momenta_.replace({});
-  }
-  void clear() override { load({}); }
-  void reorder(std::string_view parameter, std::span<const std::size_t> from) override {
-    momenta_.reorder(parameter, from);
-    velocities_.reorder(parameter, from);
-  }
-  void keep() override {
-    momenta_.keep();
-    velocities_.keep();
-  }
-  void revert() override {
-    momenta_.revert();
-    velocities_.revert();
-  }
-  void hold(std::string_view parameter) override {
-    momenta_.hold(parameter);
-    velocities_.hold(parameter);
-  }
-  void restore(std::string_view parameter) override {
-    momenta_.restore(parameter);
-    velocities_.restore(parameter);
-  }
-  void release() override {
-    momenta_.release();
-    velocities_.release();
-  }
+  void forget_step() { next_momenta_.replace({}); }
 
  private:
   void clip(std::span<float> gradient, int world) const noexcept {
@@ -115,7 +84,7 @@ std::unique_ptr<Memory> make_momentum_memory(const MomentumOptions& options) {
   if (!(options.clip >= 0) || !std::isfinite(options.clip)) {
     throw InvalidArgument(concat("momentum memory: clip=", options.clip, " must be 0 (off) or above, and finite"));
   }
-  return std::make_unique<MomentumMemory>(options);
+  return std::make_unique<VectorMemory<MomentumRule>>(options);
 }
 
 }  // namespace gradwire::compress
