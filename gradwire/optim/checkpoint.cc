@@ -77,7 +77,8 @@ std::string optimizer_class(torch::optim::Optimizer& optimizer) {
   auto* const zero = dynamic_cast<ZeroRedundancyOptimizer*>(&optimizer);
   if (zero == nullptr) return c10::demangle(typeid(optimizer).name());
   if (zero->options().overlap_with_ddp) return "";
-  return c10::demangle(typeid(zero->local_optimizer()).name());
+  const torch::optim::Optimizer& local = zero->local_optimizer();
+  return c10::demangle(typeid(local).name());
 }
 
 template <class Write>

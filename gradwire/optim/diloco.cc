@@ -233,11 +233,12 @@ void DilocoAverager::load(torch::serialize::InputArchive& archive) {
 
 std::vector<at::Tensor> DilocoAverager::outer_parameters() const {
   std::vector<at::Tensor> all(parts_->parameters.size());
-  for (const auto& [number, fragment] : parts_->fragments) {
-    for (std::size_t i = 0; i < fragment->outer().size(); ++i) {
+  for (const auto& scheduled : parts_->fragments) {
+    const DilocoFragment& fragment = *scheduled.fragment;
+    for (std::size_t i = 0; i < fragment.outer().size(); ++i) {
       const auto found = std::find_if(parts_->parameters.begin(), parts_->parameters.end(),
-                                      [&](const at::Tensor& one) { return one.is_same(fragment->parameters()[i]); });
-      all[static_cast<std::size_t>(found - parts_->parameters.begin())] = fragment->outer()[i];
+                                      [&](const at::Tensor& one) { return one.is_same(fragment.parameters()[i]); });
+      all[static_cast<std::size_t>(found - parts_->parameters.begin())] = fragment.outer()[i];
     }
   }
   return all;

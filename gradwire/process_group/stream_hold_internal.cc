@@ -11,13 +11,13 @@ namespace gradwire::internal {
 namespace {
 
 constexpr const char* kCuda = "CUDA";
+constexpr Milliseconds kForEver{0};
 
 }  // namespace
 
 bool current_stream_can_wait() noexcept { return at::hasCUDA() && c10d::cuda::StreamBlockRegistry()->Has(kCuda); }
 
 bool hold_current_stream(const Future& future) {
-  constexpr Milliseconds kForEver{0};
   return hold_current_stream(future, [] {
     return std::shared_ptr<c10d::cuda::StreamBlock>(c10d::cuda::StreamBlockRegistry()->Create(kCuda, kForEver));
   });
