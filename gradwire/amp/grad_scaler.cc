@@ -3,6 +3,7 @@
 #include "gradwire/amp/grad_scaler.h"
 
 #include <ATen/Functions.h>
+#include <c10/core/GradMode.h>
 #include <torch/serialize/input-archive.h>
 #include <torch/serialize/output-archive.h>
 
@@ -94,7 +95,7 @@ void GradScaler::unscale(const void* optimizer, const std::vector<at::Tensor>& g
     throw InvalidArgument("GradScaler: unscale_() was called before for this optimizer since the last update()");
   if (state.stage == Stage::stepped) throw InvalidArgument("GradScaler: unscale_() is called after step()");
 
-  const at::NoGradGuard no_grad;
+  const c10::NoGradGuard no_grad;
   std::map<std::pair<std::string, at::ScalarType>, std::vector<at::Tensor>> kinds;  // one call each
   for (const at::Tensor& gradient : gradients) {
     const at::Tensor values = values_of(gradient);

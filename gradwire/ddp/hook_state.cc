@@ -3,6 +3,7 @@
 #include "gradwire/ddp/hook_state.h"
 
 #include <ATen/Functions.h>
+#include <c10/core/GradMode.h>
 
 #include <cstdint>
 #include <string>

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The collectives that combine values. Their backward pass has two steps: bring the gradient of the combined value to
 // every rank, then take this rank's part of it, which depends on the op alone.
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/ones_like.h>
 

@@ -3,6 +3,7 @@
 #include "gradwire/hooks/clip_hook.h"
 
 #include <ATen/Functions.h>
+#include <c10/core/GradMode.h>
 
 #include <algorithm>
 #include <cmath>
@@ -92,7 +93,7 @@ double grad_norm(const std::vector<at::Tensor>& parameters, NormKind kind) {
 double clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm, NormKind kind) {
   if (!(max_norm > 0))
     throw InvalidArgument(concat("clip_grad_norm wants a largest norm above 0; got ", max_norm, "."));
-  const at::NoGradGuard no_grad;
+  const c10::NoGradGuard no_grad;
   const double norm = grad_norm(parameters, kind);
   const double factor = max_norm / (norm + kEpsilon);
   if (!std::isfinite(norm) || factor >= 1) return norm;
@@ -102,7 +103,7 @@ double clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm
 
 void reduce_gradients(const NamedTensors& parameters, const std::shared_ptr<CommHook>& hook,
                       const std::shared_ptr<ProcessGroup>& group, std::uint32_t iteration) {
-  const at::NoGradGuard no_grad;
+  const c10::NoGradGuard no_grad;
   const std::shared_ptr<ProcessGroup> over = group != nullptr ? group : default_group();
   const std::shared_ptr<CommHook> with = hook != nullptr ? hook : make_allreduce_hook();
   // This thread becomes a lane whose duplicates are the groups themselves, so every collective runs at once here.

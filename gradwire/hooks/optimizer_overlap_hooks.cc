@@ -29,7 +29,7 @@ Future run_then_step(CommHook& inner, const GradBucket& bucket, internal::Unstep
                      const Step& step) {
   const GradBucket averaged = internal::averaged_bucket(inner, bucket);
   const std::vector<at::Tensor> gradients = averaged.gradients();
-  const at::NoGradGuard no_grad;
+  const c10::NoGradGuard no_grad;
   for (std::size_t i = 0; i < gradients.size(); ++i) {
     const std::string& name = bucket.parameter_names()[i];
     const at::Tensor& parameter = bucket.parameters()[i];

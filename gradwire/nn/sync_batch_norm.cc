@@ -4,6 +4,7 @@
 
 #include <ATen/Context.h>
 #include <ATen/Functions.h>
+#include <c10/core/GradMode.h>
 #include <torch/nn/init.h>
 
 #include <optional>
@@ -74,7 +75,7 @@ void SyncBatchNormImpl::register_all(bool weight_trains, bool bias_trains) {
 
 void SyncBatchNormImpl::reset_running_stats() {
   if (!running_mean.defined()) return;
-  const at::NoGradGuard no_grad;
+  const c10::NoGradGuard no_grad;
   running_mean.zero_();
   running_var.fill_(1);
   num_batches_tracked.zero_();
@@ -105,7 +106,7 @@ double SyncBatchNormImpl::next_momentum() const {
 
 void SyncBatchNormImpl::count_batch() {
   if (!num_batches_tracked.defined()) return;
-  const at::NoGradGuard no_grad;
+  const c10::NoGradGuard no_grad;
   num_batches_tracked.add_(1);
 }
 

@@ -5,6 +5,7 @@
 //   dx = w r (dy - sum dy / n - (x - mean) r^2 sum dy (x - mean) / n)
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
+#include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/custom_class.h>
 
@@ -152,7 +153,7 @@ struct Normalize : torch::autograd::Function<Normalize> {
 // Collective.
 BatchStatistics gather_statistics(const at::Tensor& input, const std::shared_ptr<ProcessGroup>& group) {
   const Wish wish = wish_of(input);
-  const at::NoGradGuard no_grad;
+  const c10::NoGradGuard no_grad;
   const std::int64_t channels = input.size(1), own_count = input.numel() / channels;
   // Mean, variance, count, wish.
   at::Tensor own = at::zeros({2 * channels + 2}, input.options().dtype(at::kDouble).requires_grad(false));
@@ -204,7 +205,7 @@ BatchStatistics gather_statistics(const at::Tensor& input, const std::shared_ptr
 void track(const BatchStatistics& statistics, const at::Tensor& running_mean, const at::Tensor& running_var,
            double momentum) {
   if (!running_mean.defined() || statistics.count == 0) return;
-  const at::NoGradGuard no_grad;
+  const c10::NoGradGuard no_grad;
   const double unbiased = statistics.count / (statistics.count - 1);
   running_mean.mul_(1 - momentum).add_(statistics.mean.to(running_mean.scalar_type()), momentum);
   running_var.mul_(1 - momentum).add_(statistics.variance.mul(unbiased).to(running_var.scalar_type()), momentum);

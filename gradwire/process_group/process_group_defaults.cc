@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a group does that a class derived from ProcessGroup does not override: refuse, or be made of what is overridden.
 #include <ATen/Functions.h>
+#include <c10/core/GradMode.h>
 
 #include <atomic>
 #include <utility>
@@ -94,7 +95,7 @@ std::shared_ptr<Work> required(std::shared_ptr<Work> work, const ProcessGroup& g
 
 std::shared_ptr<Work> ProcessGroup::do_all_gather_into_tensor(at::Tensor& output, at::Tensor& input,
                                                               const AllGatherOptions& options) {
-  const at::NoGradGuard no_grad;
+  const c10::NoGradGuard no_grad;
   const at::Tensor memory = in_order(output);
   std::vector<Tensors> lists{parts_of(memory, size(), input.sizes())};
   Tensors inputs{input};
@@ -102,7 +103,7 @@ std::shared_ptr<Work> ProcessGroup::do_all_gather_into_tensor(at::Tensor& output
   return internal::work_after(
       std::move(work),
       [output, memory] {
-        const at::NoGradGuard no_grad_here;
+        const c10::NoGradGuard no_grad_here;
         if (!memory.is_same(output)) output.copy_(memory);
       },
       Outputs::one(output));
@@ -110,7 +111,7 @@ std::shared_ptr<Work> ProcessGroup::do_all_gather_into_tensor(at::Tensor& output
 
 std::shared_ptr<Work> ProcessGroup::do_reduce_scatter_tensor(at::Tensor& output, at::Tensor& input,
                                                              const ReduceScatterOptions& options) {
-  const at::NoGradGuard no_grad;
+  const c10::NoGradGuard no_grad;
   Tensors outputs{output};
   std::vector<Tensors> lists{parts_of(input.contiguous(), size(), output.sizes())};
   return do_reduce_scatter(outputs, lists, options);
@@ -120,7 +121,7 @@ std::shared_ptr<Work> ProcessGroup::do_all_to_all_single(at::Tensor& output, at:
                                                          std::vector<std::int64_t>& output_splits,
                                                          std::vector<std::int64_t>& input_splits,
                                                          const AllToAllOptions& options) {
-  const at::NoGradGuard no_grad;
+  const c10::NoGradGuard no_grad;
   // Rows of a tensor are views whatever its strides, and all_to_all takes any strides.
   Tensors outputs = output.split_with_sizes(output_splits);
   Tensors inputs = input.split_with_sizes(input_splits);

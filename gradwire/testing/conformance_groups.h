@@ -6,6 +6,7 @@
 
 #include <ATen/core/ivalue.h>
 #include <ATen/core/jit_type.h>
+#include <c10/core/GradMode.h>
 #include <torch/nn/modules/linear.h>
 
 #include <string>
@@ -257,7 +258,7 @@ inline void ddp_averages_gradients(const Group& group) {
   const at::Tensor start = at::arange(12, at::kFloat).view({3, 4}).div(8).sub(0.5);
   const auto make_net = [&] {
     torch::nn::Linear net(4, 3);
-    const at::NoGradGuard no_grad;
+    const c10::NoGradGuard no_grad;
     net->weight.copy_(start);
     net->bias.zero_();
     return net;

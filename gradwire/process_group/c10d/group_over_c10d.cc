@@ -4,6 +4,7 @@
 #include "gradwire/process_group/c10d/group_over_c10d_internal.h"
 
 #include <ATen/Functions.h>
+#include <c10/core/GradMode.h>
 
 #include <utility>
 
@@ -226,7 +227,7 @@ std::shared_ptr<Work> GroupOverC10d::run(ScatterCall& given) {
 
 template <>
 std::shared_ptr<Work> GroupOverC10d::run(ReduceScatterTensorCall& given) {
-  const at::NoGradGuard no_grad;
+  const c10::NoGradGuard no_grad;
   Launch launch(*this, "reduce_scatter_tensor");
   auto theirs = options_for<c10d::ReduceScatterOptions>(given.options, timeout());
   at::Tensor part = launch.reduces(given.output, given.output, given.options.op, theirs.reduceOp).view({-1});
@@ -244,7 +245,7 @@ std::shared_ptr<Work> GroupOverC10d::run(ReduceScatterTensorCall& given) {
 
 template <>
 std::shared_ptr<Work> GroupOverC10d::run(ReduceScatterCall& given) {
-  const at::NoGradGuard no_grad;
+  const c10::NoGradGuard no_grad;
   // Through one tensor: engines agree on what that means, and not on lists.
   std::vector<std::shared_ptr<Work>> works;
   for (std::size_t i = 0; i < given.outputs.size(); ++i) {
@@ -289,7 +290,7 @@ std::shared_ptr<Work> GroupOverC10d::run(AllToAllSingleCall& given) {
 // Gloo's lists must be of one size; its splits need not.
 std::shared_ptr<Work> GroupOverC10d::all_to_all_in_one(const Tensors& outputs, const Tensors& inputs,
                                                        const AllToAllOptions& options) {
-  const at::NoGradGuard no_grad;
+  const c10::NoGradGuard no_grad;
   std::vector<std::int64_t> to_splits;
   std::vector<std::int64_t> from_splits;
   std::int64_t expected = 0;
