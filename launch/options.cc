@@ -16,178 +16,16 @@
 #include "gradwire/base/environment.h"
 #include "gradwire/base/nearest.h"
 #include "gradwire/base/strings.h"
-#include "gradwire/membership/job_store.h"
+#include "launch/command_line.h"
 #include "launch/launch_error.h"
 
 namespace gradwire::launch {
 namespace {
 
-constexpr const char* kDescription =
-    "Starts N ranks of a program on this host, or on each of several, watches them and stops them.\n"
-    "\n"
-    "  gradwire-run -n 4 ./train --steps 100\n"
-    "  gradwire-run --hosts a,b -n 4 ./train --steps 100\n"
-    "  gradwire-run --nnodes 2 --node-rank 0 --rendezvous a:29400 -n 4 ./train --steps 100\n"
-    "\n"
-    "Each rank finds its number in the environment: RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,\n"
-    "MASTER_ADDR, MASTER_PORT, GRADWIRE_RENDEZVOUS and more (docs/launcher.md). When one rank fails, the\n"
-    "others get SIGTERM, then --grace seconds, then SIGKILL, and gradwire-run says which rank died first and of what.";
-
-constexpr const char* kFooter =
-    "Exit code: 0 when every rank exited with 0; otherwise that of the rank that died first (128 + signal if a signal\n"
-    "killed it); 128 + signal when the job was interrupted; 124 after --timeout; 2 for a bad command line; 126 or 127\n"
-    "when the program cannot be run or found; 122 when the hosts did not connect; 123 when a host vanished.";
-
 constexpr const char* kDefaultShell = "ssh -o BatchMode=yes {host} {command}";
 constexpr const char* kDefaultPort = "29400";
 
-// What the user wrote, before it is checked. Numbers are read here and not by CLI11, so that the sentences are ours.
-struct RawOptions {
-  std::string ranks;
-  std::string nodes;
-  std::string node;
-  std::string rendezvous;
-  std::string job_id;
-  std::string master_port;
-  std::string rendezvous_timeout = "300";
-  std::string heartbeat_timeout = "10";
-  std::string max_restarts = "0";
-  std::string hosts;
-  std::string shell;
-  std::string secret_file;
-  bool end_with_stdin = false;
-  std::string timeout;
-  std::string stall;
-  std::string flight_folder;
-  std::string record_folder;
-  bool watch = false;
-  bool report_steps = false;
-  std::string watch_port;
-  std::string grace = "1";
-  std::string stdin_mode = "rank0";
-  std::string color = "auto";
-  std::vector<std::string> environment;
-  std::string log_folder;
-  std::string elastic;
-  std::string join;
-  std::string serve;
-  std::string deaths_per_minute;
-  std::string membership_log;
-  std::string replay;
-  std::string drop_slow;
-  bool replace_stalled = false;
-  bool pin = false;
-  bool no_prefix = false;
-  bool info = false;
-};
-
 [[noreturn]] void refuse_option(const std::string& sentence) { throw LaunchError(kUsageExit, sentence); }
-
-void declare_hosts(CLI::App& app, RawOptions& raw) {
-  const char* group = "Several hosts";
-  const auto add = [&](const char* name, std::string& value, const char* text, const char* type) {
-    app.add_option(name, value, text)->type_name(type)->group(group);
-  };
-  add("--hosts", raw.hosts, "Start gradwire-run on each of these hosts", "A,B,...");
-  add("--ssh", raw.shell, "How to run a command on a host (default \"ssh -o BatchMode=yes {host} {command}\")",
-      "COMMAND");
-  add("--nnodes", raw.nodes, "How many hosts take part, each with a gradwire-run of its own", "N");
-  add("--node-rank", raw.node, "The number of this host, from 0", "K");
-  add("--rendezvous", raw.rendezvous, "Where node 0 listens and the others find it", "HOST:PORT");
-  add("--job-id", raw.job_id, "The job's name; a launcher with another name cannot join", "NAME");
-  add("--secret-file", raw.secret_file, "Holds the secret that the hosts share (default: GRADWIRE_SECRET_FILE)",
-      "FILE");
-  add("--master-port", raw.master_port, "MASTER_PORT of the ranks (default: one that is free on node 0)", "PORT");
-  add("--rendezvous-timeout", raw.rendezvous_timeout, "How long hosts wait for each other (default 300)", "SECONDS");
-  add("--heartbeat-timeout", raw.heartbeat_timeout, "A host that is silent so long has vanished (default 10)",
-      "SECONDS");
-  app.add_flag("--end-with-stdin", raw.end_with_stdin, "When stdin ends, stop the job as SIGTERM would")->group(group);
-  app.add_flag("--report-steps", raw.report_steps, "Say on stderr how the ranks get on, in lines for a program")
-      ->group(group);
-}
-
-void declare_elastic(CLI::App& app, RawOptions& raw) {
-  const char* group = "Ranks that come and go (docs/elastic.md)";
-  app.add_option("--elastic", raw.elastic, "The job goes on with MIN to MAX ranks; a rank that dies is replaced")
-      ->type_name("MIN:MAX")
-      ->group(group);
-  app.add_option("--join", raw.join, "Bring N ranks of this host into the elastic job whose --rendezvous this is")
-      ->type_name("HOST:PORT")
-      ->group(group);
-  app.add_option(
-         "--serve", raw.serve,
-         "Hold an elastic job for hosts that --join it, without ranks; started again, it goes on from its journal")
-      ->type_name("HOST:PORT")
-      ->group(group);
-  app.add_option("--deaths-per-minute", raw.deaths_per_minute,
-                 "End the job when more than N ranks die within a minute (default 10)")
-      ->type_name("N")
-      ->group(group);
-  app.add_option("--membership-log", raw.membership_log, "Write who took part, and when, to this new file")
-      ->type_name("FILE")
-      ->group(group);
-  app.add_option("--drop-slow", raw.drop_slow,
-                 "A rank leaves when its own part of so many steps in a row takes FACTOR times as long as the others'")
-      ->type_name("FACTOR:STEPS")
-      ->group(group);
-  app.add_flag("--replace-stalled", raw.replace_stalled,
-               "Kill a rank of this host that is stopped, blocked or computes without end while others wait for it "
-               "longer than --stall; a new process takes its place")
-      ->group(group);
-  app.add_option("--replay", raw.replay, "Repeat the changes of ranks that this journal holds; no rank fails")
-      ->type_name("FILE")
-      ->group(group);
-}
-
-// The program and its arguments are no options of ours, so CLI11 does not know of them.
-class Help final : public CLI::Formatter {
- public:
-  std::string make_usage(const CLI::App* app, std::string name) const override {
-    std::string usage = CLI::Formatter::make_usage(app, std::move(name));
-    usage.erase(usage.find_last_not_of('\n') + 1);
-    return usage + " PROGRAM [ARGUMENTS]\n";
-  }
-};
-
-void declare(CLI::App& app, RawOptions& raw) {
-  app.prefix_command();
-  app.footer(kFooter);
-  app.formatter(std::make_shared<Help>());
-  app.set_version_flag("--version", std::string("gradwire-run " GRADWIRE_VERSION));
-  app.add_flag("--info", raw.info, "Say version, build options, the backends that can be used here, and kernels");
-  app.add_option("-n,--ranks,--nproc-per-node", raw.ranks, "How many ranks to start on each host, 1 to 64 (required)")
-      ->type_name("N");
-  app.add_flag("--pin", raw.pin, "Pin each rank to its share of the cores");
-  app.add_option("--env", raw.environment, "Set a variable for every rank; may be given again")
-      ->type_name("NAME=VALUE")
-      ->allow_extra_args(false);
-  app.add_option("--log-dir", raw.log_folder, "Write DIR/rank-K.out and DIR/rank-K.err in place of the prefixed output")
-      ->type_name("DIR");
-  app.add_flag("--no-prefix", raw.no_prefix, "Pass output through as it comes; lines of two ranks may mix");
-  app.add_option("--color", raw.color, "Colour the prefixes: auto (on a terminal; the default), always or never")
-      ->type_name("WHEN");
-  app.add_option("--stdin", raw.stdin_mode, "Who reads the standard input: rank0 (the default) or none")
-      ->type_name("WHO");
-  app.add_option("--timeout", raw.timeout, "End the job after so many seconds")->type_name("SECONDS");
-  app.add_option("--grace", raw.grace, "Seconds between SIGTERM and SIGKILL when the job is stopped (default 1)")
-      ->type_name("SECONDS");
-  app.add_option("--stall", raw.stall,
-                 "When a rank waits and no call begins or ends for this time, say which rank is the cause; the job "
-                 "goes on (default: GRADWIRE_STALL_SECONDS)")
-      ->type_name("SECONDS");
-  app.add_option("--flight-dir", raw.flight_folder, "Write each rank's last calls to DIR when the job fails or stalls")
-      ->type_name("DIR");
-  app.add_option("--record", raw.record_folder, "Record the steps of each rank in DIR, for gradwire.report")
-      ->type_name("DIR");
-  app.add_flag("--watch", raw.watch, "Show how the ranks get on: steps, waits, bytes, who is slow");
-  app.add_option("--watch-port", raw.watch_port,
-                 "Show the same as a page on this port of 127.0.0.1, and at /metrics for Prometheus; 0: a free port")
-      ->type_name("PORT");
-  app.add_option("--max-restarts", raw.max_restarts, "Start all ranks again, up to N times, when one fails (default 0)")
-      ->type_name("N");
-  declare_elastic(app, raw);
-  declare_hosts(app, raw);
-}
 
 int read_number(const char* option, const std::string& text, int low, int high) {
   int value = 0;
@@ -513,69 +351,10 @@ Options check(const RawOptions& raw, std::vector<std::string> rest, const std::v
   return options;
 }
 
-// What makes the launcher on host `node` a part of the job.
-std::vector<std::string> arguments_for_job(const Options& options, int node) {
-  const std::string address = membership::job_address(options.node.host, options.node.port);
-  if (!options.elastic) {
-    return {"--nnodes",       std::to_string(options.node.nodes),
-            "--node-rank",    std::to_string(node),
-            "--rendezvous",   address,
-            "--max-restarts", std::to_string(options.max_restarts)};
-  }
-  const ElasticOptions& elastic = *options.elastic;
-  std::vector<std::string> arguments = {"--deaths-per-minute", std::to_string(elastic.deaths_per_minute)};
-  const auto add = [&](std::vector<std::string> more) { arguments.insert(arguments.end(), more.begin(), more.end()); };
-  if (elastic.replace_stalled) add({"--replace-stalled"});
-  if (node != 0) {
-    add({"--join", address});
-    return arguments;
-  }
-  add({"--elastic", concat(elastic.min, ":", elastic.max), "--rendezvous", address});
-  if (!elastic.log.empty()) add({"--membership-log", elastic.log});
-  if (elastic.slow) add({"--drop-slow", concat(elastic.slow->factor, ":", elastic.slow->steps)});
-  return arguments;
-}
-
 }  // namespace
 
-std::vector<std::string> arguments_for_host(const Options& options, int node) {
-  const auto seconds = [](std::chrono::milliseconds time) {
-    return std::to_string(static_cast<double>(time.count()) / 1000);
-  };
-  const NodeOptions& job = options.node;
-  std::vector<std::string> arguments = {"--ranks",
-                                        std::to_string(options.ranks),
-                                        "--rendezvous-timeout",
-                                        seconds(job.rendezvous_timeout),
-                                        "--heartbeat-timeout",
-                                        seconds(job.heartbeat_timeout),
-                                        "--grace",
-                                        seconds(options.grace),
-                                        "--secret-file",
-                                        "-",
-                                        "--end-with-stdin",
-                                        "--color",
-                                        options.color == ColorMode::always ? "always" : "never"};
-  const auto add = [&](std::vector<std::string> more) { arguments.insert(arguments.end(), more.begin(), more.end()); };
-  add(arguments_for_job(options, node));
-  if (options.timeout) add({"--timeout", seconds(*options.timeout)});
-  if (options.stall) add({"--stall", seconds(*options.stall)});
-  if (!options.flight_folder.empty()) add({"--flight-dir", options.flight_folder});
-  if (!options.record_folder.empty()) add({"--record", options.record_folder});
-  if (options.is_watched() || options.report_steps) add({"--report-steps"});
-  if (!job.job_id.empty()) add({"--job-id", job.job_id});
-  if (job.master_port != 0) add({"--master-port", std::to_string(job.master_port)});
-  if (!options.log_folder.empty()) add({"--log-dir", options.log_folder});
-  if (options.pin) add({"--pin"});
-  if (!options.prefix) add({"--no-prefix"});
-  for (const auto& [name, value] : options.extra_environment) add({"--env", concat(name, "=", value)});
-  add({"--"});
-  add(options.command);
-  return arguments;
-}
-
 std::variant<Options, Information> parse_options(int argc, const char* const* argv) {
-  CLI::App app(kDescription, "gradwire-run");
+  CLI::App app("", "gradwire-run");
   RawOptions raw;
   declare(app, raw);
   try {
