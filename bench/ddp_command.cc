@@ -69,6 +69,37 @@ Result measure_case(Coordinator& coordinator, const DdpCommandOptions& options, 
   return {median_of(alone) / 1e3, median_of(ddp) / 1e3, paired_ratio(ddp, alone)};
 }
 
+void print_head(const DdpCommandOptions& options) {
+  std::printf(
+      "ddp: %d ranks, one thread each%s, 6307850 parameters, batch %d a rank; a step is forward, backward and %s\n",
+      options.world, options.pin ? ", pinned" : "", options.batch, options.optimizer.c_str());
+  std::printf("%-52s %12s %12s   %s\n", "", options.recorder ? "not recorded" : "alone",
+              options.recorder ? "recorded" : "with DDP",
+              options.recorder ? "the recorder costs [95% interval], pairs of blocks"
+                               : "DDP costs [95% interval], pairs of blocks");
+}
+
+void print_row(const DdpCommandOptions& options, const Case& which, const Result& result) {
+  const int digits = options.recorder ? 2 : 1;
+  std::printf("%-52s %9.2f ms %9.2f ms   %+.*f%% [%+.*f%%, %+.*f%%], %d\n", which.title.c_str(), result.alone_ms,
+              result.ddp_ms, digits, (result.ratio.value - 1) * 100, digits, (result.ratio.low - 1) * 100, digits,
+              (result.ratio.high - 1) * 100, options.rounds);
+}
+
+void print_json(const DdpCommandOptions& options, const Case& which, const Result& result) {
+  const nlohmann::json line{{"benchmark", "ddp"},
+                            {"contestant", which.title},
+                            {"world", options.world},
+                            {"optimizer", options.optimizer},
+                            {"alone_ms", result.alone_ms},
+                            {"ddp_ms", result.ddp_ms},
+                            {"ratio", result.ratio.value},
+                            {"ratio_low", result.ratio.low},
+                            {"ratio_high", result.ratio.high},
+                            {"pairs", options.rounds}};
+  std::printf("%s\n", line.dump().c_str());
+}
+
 }  // namespace
 
 void run_ddp(const DdpCommandOptions& options) {
@@ -99,35 +130,10 @@ void run_ddp(const DdpCommandOptions& options) {
                            {std::to_string(options.batch), options.pin ? "pin" : "free", options.optimizer}));
     add_cases(cases, "pytorch", "PyTorch Gloo", /*is_gradwire=*/false);
   }
-  if (!options.json) {
-    std::printf(
-        "ddp: %d ranks, one thread each%s, 6307850 parameters, batch %d a rank; a step is forward, backward and %s\n",
-        options.world, options.pin ? ", pinned" : "", options.batch, options.optimizer.c_str());
-    std::printf("%-52s %12s %12s   %s\n", "", options.recorder ? "not recorded" : "alone",
-                options.recorder ? "recorded" : "with DDP",
-                options.recorder ? "the recorder costs [95% interval], pairs of blocks"
-                                 : "DDP costs [95% interval], pairs of blocks");
-  }
-  const int digits = options.recorder ? 2 : 1;
+  if (!options.json) print_head(options);
   for (const Case& which : cases) {
     const Result result = measure_case(coordinator, options, which);
-    if (options.json) {
-      const nlohmann::json line{{"benchmark", "ddp"},
-                                {"contestant", which.title},
-                                {"world", options.world},
-                                {"optimizer", options.optimizer},
-                                {"alone_ms", result.alone_ms},
-                                {"ddp_ms", result.ddp_ms},
-                                {"ratio", result.ratio.value},
-                                {"ratio_low", result.ratio.low},
-                                {"ratio_high", result.ratio.high},
-                                {"pairs", options.rounds}};
-      std::printf("%s\n", line.dump().c_str());
-    } else {
-      std::printf("%-52s %9.2f ms %9.2f ms   %+.*f%% [%+.*f%%, %+.*f%%], %d\n", which.title.c_str(), result.alone_ms,
-                  result.ddp_ms, digits, (result.ratio.value - 1) * 100, digits, (result.ratio.low - 1) * 100, digits,
-                  (result.ratio.high - 1) * 100, options.rounds);
-    }
+    options.json ? print_json(options, which, result) : print_row(options, which, result);
     std::fflush(stdout);
   }
 }

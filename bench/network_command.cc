@@ -48,9 +48,10 @@ RankHosts hosts_of(const NetworkCommandOptions& options, const NetworkHosts& hos
   return network;
 }
 
-void measure_hooks(const NetworkCommandOptions& options, const std::string& backend, const RankHosts& ranks) {
-  HooksCommandOptions each;
-  each.hooks = options.hooks.empty() ? kHooks : options.hooks;
+// What the command that measures over `backend` has in common with this one.
+template <class Each>
+Each options_of(const NetworkCommandOptions& options, const std::string& backend) {
+  Each each;
   each.backend = backend;
   each.world = options.hosts * options.ranks_per_host;
   each.bytes = options.bytes;
@@ -58,20 +59,19 @@ void measure_hooks(const NetworkCommandOptions& options, const std::string& back
   each.peers = options.peers;
   each.json = options.json;
   each.python = options.python;
+  return each;
+}
+
+void measure_hooks(const NetworkCommandOptions& options, const std::string& backend, const RankHosts& ranks) {
+  auto each = options_of<HooksCommandOptions>(options, backend);
+  each.hooks = options.hooks.empty() ? kHooks : options.hooks;
   each.network = ranks;
   run_hooks(each);
 }
 
 void measure_collectives(const NetworkCommandOptions& options, const std::string& backend, const RankHosts& ranks) {
-  CollectivesCommandOptions each;
+  auto each = options_of<CollectivesCommandOptions>(options, backend);
   each.collectives = options.collectives;
-  each.backend = backend;
-  each.world = options.hosts * options.ranks_per_host;
-  each.bytes = options.bytes;
-  each.rounds = options.rounds;
-  each.peers = options.peers;
-  each.json = options.json;
-  each.python = options.python;
   each.hosts = ranks;
   run_collectives(each);
 }
