@@ -3,6 +3,7 @@
 #include "gradwire/process_group/flat_tensors_internal.h"
 
 #include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
 #include <gtest/gtest.h>
 
 namespace gradwire::internal::flat_tensors_test {
