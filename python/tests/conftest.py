@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ranks as threads of this process: each has a group over the backend "threads", and a lock of the interpreter to share.
 
-Tests that need processes start few of them: each imports torch, which takes seconds.
+Tests that need processes start few of them, as forks where run_pytest.py runs them: to import torch takes seconds.
 """
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import itertools
 import os
 import pathlib
 import signal
-import subprocess
 import sys
 import threading
 from typing import Any, Callable
 
 import pytest
 
+import forks
 import gradwire
 from gradwire import distributed as dist
 
@@ -79,24 +79,26 @@ def ranks() -> Ranks:
 
 
 @pytest.fixture
-def run_script(tmp_path: pathlib.Path) -> Callable[..., list[subprocess.Popen]]:
+def run_script(tmp_path: pathlib.Path) -> Callable[..., list[Any]]:
     """Starts a script on `size` processes, which find RANK, WORLD_SIZE and a file to meet in their environment.
 
-    `enter` gives, for a rank, the first words of a command line that runs on the rank's host.
+    The processes are forks (forks.py) unless `anew` is set. `enter` gives, for a rank, the first words of a command line that
+    runs on the rank's host; such processes start anew, too.
     """
-    started: list[subprocess.Popen] = []
+    started: list[Any] = []
 
-    def start(source: str, size: int, *arguments: str,
-              enter: Callable[[int], list[str]] = lambda rank: []) -> list[subprocess.Popen]:
+    def start(source: str, size: int, *arguments: str, anew: bool = False,
+              enter: Callable[[int], list[str]] | None = None) -> list[Any]:
         script = tmp_path / "script.py"
         script.write_text(source)
-        where = os.pathsep.join([str(pathlib.Path(gradwire.__file__).parent.parent), os.environ.get("PYTHONPATH", "")])
+        # Without STARTUP: what starts anew starts as for a user.
+        given = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path != str(forks.STARTUP)]
+        where = os.pathsep.join([str(pathlib.Path(gradwire.__file__).parent.parent), *given])
         for rank in range(size):
             environment = {**os.environ, "PYTHONPATH": where, "RANK": str(rank), "WORLD_SIZE": str(size),
                            "MEET": str(tmp_path / "meet"), "OMP_NUM_THREADS": "1"}
-            command = [*enter(rank), sys.executable, str(script), *arguments]
-            started.append(subprocess.Popen(command, env=environment, text=True, stdout=subprocess.PIPE,
-                                            stderr=subprocess.STDOUT))
+            command = [*(enter(rank) if enter else []), sys.executable, str(script), *arguments]
+            started.append(forks.start(command, environment, anew or enter is not None))
         return started[-size:]
 
     yield start

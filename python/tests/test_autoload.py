@@ -69,7 +69,7 @@ dist.destroy_process_group()
 
 
 def test_a_program_that_does_not_know_gradwire_trains_over_it(run_script):
-    for process in run_script(TRAINS, 2):
+    for process in run_script(TRAINS, 2, anew=True):
         output, _ = process.communicate(timeout=GUARD)
         assert process.returncode == 0 and output == "gradwire [[1.5, 1.5, 1.5, 1.5]]\n", output
 

@@ -70,7 +70,7 @@ if rank == 0:
 
 
 def test_groups_come_and_go_children_are_refused_and_the_interpreter_ends(run_script):
-    for process in run_script(LIFE, 2):
+    for process in run_script(LIFE, 2, anew=True):
         output, _ = process.communicate(timeout=GUARD)
         assert process.returncode == 0 and "well" in output, output
 
@@ -160,7 +160,7 @@ print("well", flush=True)
 
 
 def test_threads_that_wait_in_a_store_do_not_keep_the_interpreter_from_ending(run_script):
-    [process] = run_script(WAITS_AT_THE_END, 1)
+    [process] = run_script(WAITS_AT_THE_END, 1, anew=True)
     output, _ = process.communicate(timeout=GUARD)
     assert process.returncode == 0 and output == "well\n", output
 

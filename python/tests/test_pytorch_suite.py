@@ -2,9 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """A slice of PyTorch's own tests of torch.distributed passes over the backend "gradwire" (pytorch_suite.py runs all)."""
 import json
+import os
 import pathlib
-import subprocess
 import sys
+
+import forks
 
 GUARD = 500
 
@@ -22,7 +24,10 @@ test_ddp_create_graph test_static_graph_api_cpu
 
 def test_a_slice_of_pytorchs_own_suite():
     program = pathlib.Path(__file__).parent / "pytorch_suite.py"
-    done = subprocess.run([sys.executable, str(program), *SLICE], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                          text=True, timeout=GUARD, check=False)
-    result = json.loads(done.stdout.splitlines()[-1])
+    process = forks.start([sys.executable, str(program), *SLICE], dict(os.environ))
+    try:
+        output, _ = process.communicate(timeout=GUARD)
+    finally:
+        process.kill()
+    result = json.loads(output.splitlines()[-1])
     assert result == {"passed": SLICE, "skipped": {}, "failed": {}}, "\n".join(result["failed"].values()) or result

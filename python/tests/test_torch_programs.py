@@ -21,7 +21,7 @@ def run_program(run_script, tmp_path, monkeypatch):
     shutil.copy(HERE / "torch_programs.py", tmp_path)
 
     def run(name, size, *arguments):
-        processes = run_script((HERE / name).read_text(), size, *arguments)
+        processes = run_script((HERE / name).read_text(), size, *arguments, anew=True)
         outputs = [process.communicate(timeout=GUARD)[0] for process in processes]
         assert all(process.returncode == 0 for process in processes), "\n".join(outputs)
         return json.loads(outputs[0].splitlines()[-1])
