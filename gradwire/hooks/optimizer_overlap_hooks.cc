@@ -11,6 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "gradwire/base/error.h"
+#include "gradwire/base/strings.h"
 #include "gradwire/hooks/averaged_bucket_internal.h"
 #include "gradwire/hooks/frozen_internal.h"
 #include "gradwire/hooks/optimizer_state_internal.h"
