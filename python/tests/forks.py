@@ -90,6 +90,7 @@ class _Maker:
         # A close alone would not do: forks of the process of pytest may have the socket, too.
         self._messages.shutdown(socket.SHUT_RDWR)
         os.waitpid(self._pid, 0)
+        self._messages.close()
 
 
 class Fork:

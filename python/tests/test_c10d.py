@@ -3,7 +3,12 @@
 """PyTorch's own distributed programs over the backend "gradwire", beside Gloo in the same processes."""
 import json
 
+import forks
+
 GUARD = 400
+
+# The programs import it; it imports what optimizers of PyTorch import at their first step, too.
+forks.import_first("torch.distributed.fsdp")
 
 PROGRAMS = """
 import json, os, sys, torch, torch.distributed as td

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+import forks
 from gradwire import distributed as dist
 from gradwire.nn import SyncBatchNorm
 from gradwire.nn.parallel import DistributedDataParallel
@@ -233,6 +234,9 @@ def test_pickles_and_states_are_a_batch_norms():
     plain.load_state_dict(mine.state_dict())
     assert torch.equal(plain.eval()(x), mine.eval()(x))
 
+
+# The optimizers of PyTorch import it at their first step.
+forks.import_first("torch._dynamo")
 
 # Under PyTorch's DistributedDataParallel, over the default group of torch.distributed; argument: the backend.
 UNDER_PYTORCHS_DDP = """
