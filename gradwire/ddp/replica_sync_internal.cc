@@ -22,7 +22,7 @@ namespace {
 
 using Numbers = std::vector<std::int64_t>;
 
-constexpr std::size_t kMaxSettings = 10;
+constexpr std::size_t kMaxSettings = 12;
 constexpr std::size_t kDescribedDims = 8;  // dimensions that a message shows
 constexpr std::size_t kNameLength = 160;   // characters of a name that a message shows
 // The description of the first differing parameter on one rank: its number, whether the rank has it, dtype,

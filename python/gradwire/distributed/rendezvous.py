@@ -52,20 +52,19 @@ def rendezvous(url: str, rank: int = -1, world_size: int = -1, **kwargs: Any) ->
     if not isinstance(url, str):
         raise InvalidArgument(f"rendezvous: `url` must be a string; got {url!r}.")
     rank, world_size = operator.index(rank), operator.index(world_size)
-    parts = urlsplit(url)
-    scheme = parts.scheme
+    scheme = urlsplit(url).scheme
     if scheme not in _OWN_SCHEMES and scheme not in _handlers:
         raise InvalidArgument(
             f"No rendezvous handler for {scheme}://; known are {', '.join([*_OWN_SCHEMES, *_handlers])}.")
     given = [f"{name}={number}" for name, number in (("rank", rank), ("world_size", world_size)) if number != -1]
-    in_url = [item for item in parts.query.split("&") if item]
-    if given and any(item.startswith(("rank=", "world_size=")) for item in in_url):
+    in_url = urlsplit(url).query
+    if given and any(item.startswith(("rank=", "world_size=")) for item in in_url.split("&")):
         raise _AlreadyThere(f"The url: {url} has node-specific arguments(rank, world_size) already: leave them out, or the "
                             "arguments of the call.")
     if scheme not in _handlers:
         return _own_rendezvous(url, rank, world_size, **kwargs)
     if given:
-        url = parts._replace(query="&".join(in_url + given)).geturl()
+        url += ("&" if in_url else "" if url.endswith("?") else "?") + "&".join(given)
     return _handlers[scheme](url, **kwargs)
 
 
