@@ -8,20 +8,12 @@
 namespace gradwire::compress {
 namespace {
 
-class CastCodec final : public Codec {
+class CastCodec final : public PartCodec {
  public:
   explicit CastCodec(DType dtype) : dtype_(dtype) {}
   std::string name() const override { return dtype_ == DType::f16 ? "fp16" : "bf16"; }
   std::size_t max_encoded_size(std::size_t count) const noexcept override { return 2 * count; }
-  bool is_fixed_size() const noexcept override { return true; }
   std::size_t block() const noexcept override { return 1; }
-  std::size_t encode(std::span<const float> values, const EncodeKey& key, std::span<std::byte> bytes) const override {
-    return encode_part(values, 0, values.size(), key, bytes);
-  }
-  void decode(std::span<const std::byte> bytes, const EncodeKey& key, std::span<float> values) const override {
-    decode_part(bytes, 0, values.size(), key, values);
-  }
-
   std::size_t encode_part(std::span<const float> values, std::size_t first, std::size_t whole, const EncodeKey&,
                           std::span<std::byte> bytes) const override {
     require_room(*this, whole, bytes.size());

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Checks that all codecs make.
+// The checks that all codecs make, and what codecs have in common.
 #pragma once
 
 #include <algorithm>
@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <span>
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
@@ -76,5 +77,22 @@ inline std::size_t number_kept(double ratio, std::size_t count) noexcept {
 constexpr std::size_t divide_up(std::size_t dividend, std::size_t divisor) noexcept {
   return dividend / divisor + (dividend % divisor != 0 ? 1 : 0);
 }
+
+// A codec that encodes a part as it encodes the whole. The size of an encoding is that of max_encoded_size().
+class PartCodec : public Codec {
+ public:
+  bool is_fixed_size() const noexcept final { return true; }
+  std::size_t encode(std::span<const float> values, const EncodeKey& key, std::span<std::byte> bytes) const final {
+    return encode_part(values, 0, values.size(), key, bytes);
+  }
+  void decode(std::span<const std::byte> bytes, const EncodeKey& key, std::span<float> values) const final {
+    decode_part(bytes, 0, values.size(), key, values);
+  }
+  // Not those of Codec, which go to encode() and decode().
+  std::size_t encode_part(std::span<const float> values, std::size_t first, std::size_t whole, const EncodeKey& key,
+                          std::span<std::byte> bytes) const override = 0;
+  void decode_part(std::span<const std::byte> bytes, std::size_t first, std::size_t whole, const EncodeKey& key,
+                   std::span<float> values) const override = 0;
+};
 
 }  // namespace gradwire::compress

@@ -32,20 +32,12 @@ constexpr std::array<float, 256> make_table() noexcept {
 }
 
 template <class Format>
-class Fp8Codec final : public Codec {
+class Fp8Codec final : public PartCodec {
  public:
   explicit Fp8Codec(const Fp8Options& options) : block_(options.block), table_(make_table<Format>()) {}
   std::string name() const override { return concat(Format::kName, ":block=", block_); }
   std::size_t max_encoded_size(std::size_t count) const noexcept override { return scale_bytes(count) + count; }
-  bool is_fixed_size() const noexcept override { return true; }
   std::size_t block() const noexcept override { return block_; }
-
-  std::size_t encode(std::span<const float> values, const EncodeKey& key, std::span<std::byte> bytes) const override {
-    return encode_part(values, 0, values.size(), key, bytes);
-  }
-  void decode(std::span<const std::byte> bytes, const EncodeKey& key, std::span<float> values) const override {
-    decode_part(bytes, 0, values.size(), key, values);
-  }
 
   std::size_t encode_part(std::span<const float> values, std::size_t first, std::size_t whole, const EncodeKey&,
                           std::span<std::byte> bytes) const override {

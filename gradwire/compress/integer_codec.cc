@@ -12,7 +12,7 @@
 namespace gradwire::compress {
 namespace {
 
-class IntegerCodec final : public Codec {
+class IntegerCodec final : public PartCodec {
  public:
   IntegerCodec(int bits, const IntegerOptions& options)
       : bits_(bits), levels_(static_cast<float>((1 << (bits - 1)) - 1)), options_(options) {}
@@ -22,15 +22,7 @@ class IntegerCodec final : public Codec {
                   options_.rounding == Rounding::stochastic ? ",rounding=stochastic" : "");
   }
   std::size_t max_encoded_size(std::size_t count) const noexcept override { return scale_bytes(count) + packed(count); }
-  bool is_fixed_size() const noexcept override { return true; }
   std::size_t block() const noexcept override { return options_.block; }
-
-  std::size_t encode(std::span<const float> values, const EncodeKey& key, std::span<std::byte> bytes) const override {
-    return encode_part(values, 0, values.size(), key, bytes);
-  }
-  void decode(std::span<const std::byte> bytes, const EncodeKey& key, std::span<float> values) const override {
-    decode_part(bytes, 0, values.size(), key, values);
-  }
 
   std::size_t encode_part(std::span<const float> values, std::size_t first, std::size_t whole, const EncodeKey& key,
                           std::span<std::byte> bytes) const override {

@@ -10,22 +10,14 @@
 namespace gradwire::compress {
 namespace {
 
-class OneBitCodec final : public Codec {
+class OneBitCodec final : public PartCodec {
  public:
   explicit OneBitCodec(const OneBitOptions& options) : block_(options.block) {}
   std::string name() const override { return concat("one_bit:block=", block_); }
   std::size_t max_encoded_size(std::size_t count) const noexcept override {
     return scale_bytes(count) + divide_up(count, 8);
   }
-  bool is_fixed_size() const noexcept override { return true; }
   std::size_t block() const noexcept override { return block_; }
-
-  std::size_t encode(std::span<const float> values, const EncodeKey& key, std::span<std::byte> bytes) const override {
-    return encode_part(values, 0, values.size(), key, bytes);
-  }
-  void decode(std::span<const std::byte> bytes, const EncodeKey& key, std::span<float> values) const override {
-    decode_part(bytes, 0, values.size(), key, values);
-  }
 
   std::size_t encode_part(std::span<const float> values, std::size_t first, std::size_t whole, const EncodeKey&,
                           std::span<std::byte> bytes) const override {
