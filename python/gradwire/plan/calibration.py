@@ -80,9 +80,6 @@ class Calibration:
                 f"Run gradwire-plan calibrate --hook with it."
             )
 
-    def crowded(self, world: int) -> bool:
-        return world > self.cores
-
 
 def curve_to_json(curve: Curve) -> list[list[float]]:
     return [[size, value] for size, value in zip(curve.sizes, curve.values)]
