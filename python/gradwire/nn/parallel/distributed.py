@@ -89,6 +89,13 @@ def _moved_dict(value: dict[Any, Any], move: Callable[[Tensor], Tensor]) -> dict
     return copied
 
 
+def _refuse(**unsupported: bool) -> None:
+    """Refuses arguments of PyTorch's that are given, by their names."""
+    for name, given in unsupported.items():
+        if given:
+            raise UnsupportedError(f"DistributedDataParallel: the argument {name} is not supported; leave it out.")
+
+
 def _mixed_precision(asked: Any) -> _C.MixedPrecision | None:
     """PyTorch's _MixedPrecision, or anything with its three types."""
     if asked is None:
@@ -251,14 +258,11 @@ class DistributedDataParallel(Module, Joinable):
         lanes: int = -1,
     ) -> None:
         super().__init__()
-        refused = {
-            "device_mesh": device_mesh is not None,
-            "skip_all_reduce_unused_params": skip_all_reduce_unused_params,
-            "dim": dim != 0,
-        }
-        for name, given in refused.items():
-            if given:
-                raise UnsupportedError(f"DistributedDataParallel: the argument {name} is not supported; leave it out.")
+        _refuse(
+            device_mesh=device_mesh is not None,
+            skip_all_reduce_unused_params=skip_all_reduce_unused_params,
+            dim=dim != 0,
+        )
         if not isinstance(module, Module):
             raise TypeError(f"DistributedDataParallel: a torch.nn.Module was expected, not {type(module).__name__}.")
         self.process_group = _resolve(process_group)
@@ -276,21 +280,11 @@ class DistributedDataParallel(Module, Joinable):
         self.gradient_as_bucket_view = gradient_as_bucket_view
         self.static_graph = static_graph
         self.mixed_precision = mixed_precision
-        delayed = [name for name, _ in delay_all_reduce_named_params or []]
-        delayed_until = next(
-            (name for name, parameter in module.named_parameters() if parameter is param_to_hook_all_reduce), ""
-        )
-        ignored = set(getattr(module, "_ddp_params_and_buffers_to_ignore", ()))
-        self.parameters_to_ignore = ignored
-        self._parameter_watch = _ParameterWatch(module, ignored)
-        self._buffers_seen = self._named_buffers()
-        named = [(name, p) for name, p in module.named_parameters() if name not in ignored]
-        # PyTorch's names, which programs use.
-        self._module_parameters = [parameter for name, parameter in named if name not in delayed]
-        self._delay_all_reduce_params = [parameter for _, parameter in delay_all_reduce_named_params or []]
+        delayed = list(delay_all_reduce_named_params or [])
+        named = self._take_parameters(delayed)
         self._core_arguments: dict[str, Any] = {
             "parameters": named,
-            "sparse": _sparse_weights(module) - ignored,
+            "sparse": _sparse_weights(module) - self.parameters_to_ignore,
             "process_group": self.process_group,
             "device_ids": indices,
             "broadcast_buffers": at_construction,
@@ -301,8 +295,10 @@ class DistributedDataParallel(Module, Joinable):
             "gradient_as_bucket_view": gradient_as_bucket_view,
             "lanes": lanes,
             "mixed_precision": _mixed_precision(mixed_precision),
-            "delay_all_reduce_named_params": delayed,
-            "param_to_hook_all_reduce": delayed_until,
+            "delay_all_reduce_named_params": [name for name, _ in delayed],
+            "param_to_hook_all_reduce": next(
+                (name for name, parameter in module.named_parameters() if parameter is param_to_hook_all_reduce), ""
+            ),
         }
         self._core = self._make_core(init_sync)
         self.device = named[0][1].device
@@ -310,6 +306,18 @@ class DistributedDataParallel(Module, Joinable):
         self._settled = False  # _set_static_graph() comes too late
         self._hook: _C.CommHook | None = None
         _end.ends_before_groups(self)
+
+    def _take_parameters(self, delayed: list[tuple[str, torch.nn.Parameter]]) -> list[tuple[str, torch.nn.Parameter]]:
+        """Notes which parameters and buffers the module has; returns the parameters, without those to leave alone."""
+        self.parameters_to_ignore = set(getattr(self.module, "_ddp_params_and_buffers_to_ignore", ()))
+        self._parameter_watch = _ParameterWatch(self.module, self.parameters_to_ignore)
+        self._buffers_seen = self._named_buffers()
+        named = [(name, p) for name, p in self.module.named_parameters() if name not in self.parameters_to_ignore]
+        # PyTorch's names, which programs use.
+        names_of_delayed = [name for name, _ in delayed]
+        self._module_parameters = [parameter for name, parameter in named if name not in names_of_delayed]
+        self._delay_all_reduce_params = [parameter for _, parameter in delayed]
+        return named
 
     def _make_core(self, init_sync: bool) -> _C.DdpCore:
         return _C.DdpCore(
