@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Mixed precision; what DDP tells of itself; how much memory it takes.
 #include <c10/core/CPUAllocator.h>
+#include <torch/csrc/autograd/autograd.h>
 #include <torch/optim/sgd.h>
 #include <torch/serialize.h>
 
