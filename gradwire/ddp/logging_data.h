@@ -40,7 +40,7 @@ struct DdpLoggingData {
   bool static_graph = false;
   bool mixed_precision = false;
   bool join_uneven_inputs = false;              // true: the object has been in a Join
-  std::vector<std::size_t> bucket_cap_bytes;    // the cap of the first bucket, and of all later ones
+  std::vector<std::size_t> bucket_cap_bytes;    // the caps of the first buckets; the last one holds for all later ones
   std::vector<std::string> ignored_parameters;  // parameters_and_buffers_to_ignore
 
   // The gradients.

@@ -81,7 +81,7 @@ void ReductionReport::fill(DdpLoggingData& data) const {
     if (std::find(data.dtypes.begin(), data.dtypes.end(), parameter.dtype) == data.dtypes.end())
       data.dtypes.push_back(parameter.dtype);
   }
-  data.bucket_cap_bytes = {caps_.front(), caps_.back()};
+  data.bucket_cap_bytes = caps_;
   MutexLock lock(mutex_);
   data.comm_hook = hook_;
   data.lanes = lanes_;
