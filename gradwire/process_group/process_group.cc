@@ -259,7 +259,7 @@ std::shared_ptr<Work> ProcessGroup::all_gather(std::vector<Tensors> outputs, Ten
   const Validator check(*this, "all_gather");
   check.timeout(options.timeout);
   check.tensors("inputs", inputs);
-  check.lists("lists of outputs", outputs, "inputs", inputs);
+  check.lists("outputs", outputs, "inputs", inputs);
   for (const Tensors& list : outputs) check.outputs("outputs", list);
   return enter("all_gather", options, others_of(*this) * bytes_of(inputs),
                PreparedCall{arguments_of(CallKind::all_gather, __builtin_return_address(0), inputs), outputs,
@@ -302,7 +302,7 @@ std::shared_ptr<Work> ProcessGroup::gather(std::vector<Tensors> outputs, Tensors
   check.tensors("inputs", inputs);
   check.rank("the root", options.root);
   if (rank() == options.root) {
-    check.lists("lists of outputs", outputs, "inputs", inputs);
+    check.lists("outputs", outputs, "inputs", inputs);
     for (const Tensors& list : outputs) check.outputs("outputs", list);
   } else if (!outputs.empty()) {
     check.fail(concat("outputs were given on a rank that is not the root, ", options.root));
@@ -321,7 +321,7 @@ std::shared_ptr<Work> ProcessGroup::scatter(Tensors outputs, std::vector<Tensors
   check.outputs("outputs", outputs);
   check.rank("the root", options.root);
   if (rank() == options.root) {
-    check.lists("lists of inputs", inputs, "outputs", outputs);
+    check.lists("inputs", inputs, "outputs", outputs);
   } else if (!inputs.empty()) {
     check.fail(concat("inputs were given on a rank that is not the root, ", options.root));
   }
@@ -337,7 +337,7 @@ std::shared_ptr<Work> ProcessGroup::reduce_scatter(Tensors outputs, std::vector<
   const Validator check(*this, "reduce_scatter");
   check.timeout(options.timeout);
   check.outputs("outputs", outputs);
-  check.lists("lists of inputs", inputs, "outputs", outputs);
+  check.lists("inputs", inputs, "outputs", outputs);
   check.reduction(options.op, outputs);
   if (any_complex_half(outputs)) {
     require_by_parts(check, options.op, outputs);

@@ -298,9 +298,13 @@ TEST(Validation, RefusesListsThatDoNotFit) {
   const at::Tensor four = at::ones({4});
   const at::Tensor five = at::ones({5});
   expect_refused(*group, "2 lists of outputs for 1 inputs", [&] { group->all_gather({{four}, {four}}, {four}); });
-  expect_refused(*group, "one for each of the 1 ranks", [&] { group->all_gather({{four, four}}, {four}); });
-  expect_refused(*group, "has 5 elements; 4 are right", [&] { group->all_gather({{five}}, {four}); });
-  expect_refused(*group, "is of Double", [&] { group->all_gather({{four.to(at::kDouble)}}, {four}); });
+  expect_refused(*group, "one of the lists of outputs has 2 tensors; it needs one for each of the 1 ranks", [&] {
+    group->all_gather({{four, four}}, {four});
+  });
+  expect_refused(*group, "one of the outputs has 5 elements; it must have 4",
+                 [&] { group->all_gather({{five}}, {four}); });
+  expect_refused(*group, "one of the outputs is of Double; it must be of Float",
+                 [&] { group->all_gather({{four.to(at::kDouble)}}, {four}); });
   expect_refused(*group, "has 5 elements", [&] { group->all_gather_into_tensor(five, four); });
   expect_refused(*group, "has 5 elements", [&] { group->reduce_scatter_tensor(four, five); });
   expect_refused(*group, "1 outputs for 2 inputs", [&] {

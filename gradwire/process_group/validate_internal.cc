@@ -122,10 +122,10 @@ void Validator::reducible(const Tensors& tensors) const {
 void Validator::matches(const char* what, const at::Tensor& tensor, const at::Tensor& model,
                         std::int64_t expected) const {
   if (tensor.scalar_type() != model.scalar_type()) {
-    fail(concat("one of the ", what, " is of ", tensor.scalar_type(), " and its counterpart of ", model.scalar_type()));
+    fail(concat("one of the ", what, " is of ", tensor.scalar_type(), "; it must be of ", model.scalar_type()));
   }
   if (tensor.numel() != expected) {
-    fail(concat("one of the ", what, " has ", tensor.numel(), " elements; ", expected, " are right here"));
+    fail(concat("one of the ", what, " has ", tensor.numel(), " elements; it must have ", expected));
   }
 }
 
@@ -135,10 +135,11 @@ void Validator::same_length(const char* what, std::size_t length, const char* th
 
 void Validator::lists(const char* what, const std::vector<Tensors>& lists, const char* model_name,
                       const Tensors& models) const {
-  same_length(what, lists.size(), model_name, models.size());
+  if (lists.size() != models.size())
+    fail(concat("there are ", lists.size(), " lists of ", what, " for ", models.size(), " ", model_name));
   for (std::size_t i = 0; i < lists.size(); ++i) {
     if (lists[i].size() != static_cast<std::size_t>(group_.size())) {
-      fail(concat("one of the ", what, " has ", lists[i].size(), " tensors; it needs one for each of the ",
+      fail(concat("one of the lists of ", what, " has ", lists[i].size(), " tensors; it needs one for each of the ",
                   group_.size(), " ranks"));
     }
     tensors(what, lists[i]);

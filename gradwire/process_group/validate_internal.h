@@ -42,7 +42,7 @@ class Validator {
   // The same dtype, and `expected` elements in `tensor`.
   void matches(const char* what, const at::Tensor& tensor, const at::Tensor& model, std::int64_t expected) const;
   void same_length(const char* what, std::size_t length, const char* than, std::size_t expected) const;
-  // One list of size() outputs for each input.
+  // For each model one list of `what`, with size() tensors like the model.
   void lists(const char* what, const std::vector<Tensors>& lists, const char* model_name, const Tensors& models) const;
   // Rows that go to each rank; empty splits become even ones.
   void splits(const char* what, std::vector<std::int64_t>& splits, const at::Tensor& tensor) const;

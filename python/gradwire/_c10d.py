@@ -49,6 +49,10 @@ def create(options: Any, _: Any) -> Any:
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     store = PrefixStore(f"gradwire/{attempt}/{ranks or 'all'}/{life}", options.store)
     backend = _C.make_c10d_backend(store, options.group_rank, options.group_size, options.timeout)
+    # PyTorch names the group, but not where it wraps the backend (TORCH_DISTRIBUTED_DEBUG=DETAIL).
+    group = _C.group_under(backend)
+    assert group is not None
+    group.setGroupName(options.group_id)
     backend.options.group_name = options.group_id
     backend.options.global_ranks_in_group = options.global_ranks_in_group
     return backend

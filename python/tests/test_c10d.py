@@ -259,6 +259,43 @@ td.destroy_process_group()
 """
 
 
+CHECKED = """
+import os
+os.environ["TORCH_DISTRIBUTED_DEBUG"] = "DETAIL"
+import torch, torch.distributed as td, gradwire
+rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+td.init_process_group("gradwire", store=td.FileStore(os.environ["MEET"], size), rank=rank, world_size=size)
+assert type(td.group.WORLD._get_backend(torch.device("cpu"))).__name__ == "_ProcessGroupWrapper"
+
+def refused(kind, text, call):
+    try:
+        call()
+    except kind as error:
+        assert text in str(error), error
+    else:
+        raise AssertionError(f"no {kind.__name__}")
+
+tensor = torch.ones(3)
+td.all_reduce(tensor)
+assert tensor.tolist() == [2.0] * 3, tensor
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 1))
+model(torch.ones(2, 3) * rank).sum().backward()
+assert model.module.weight.grad.tolist() == [[1.0] * 3], model.module.weight.grad
+refused(RuntimeError, "Detected mismatch between collectives", lambda: td.all_reduce(torch.ones(3 + rank)))
+for group in (td.group.WORLD, td.new_group([0, 1], group_desc="pair")):
+    outputs = [torch.ones(2) for _ in range(size)]
+    refused(ValueError, f"rank {rank} of group '{group.group_name}' (",
+            lambda: td.all_gather(outputs, torch.ones(3), group=group))
+td.destroy_process_group()
+"""
+
+
+def test_under_pytorchs_check_of_collectives_errors_name_the_group(run_script):
+    for process in run_script(CHECKED, 2):
+        text, _ = process.communicate(timeout=GUARD)
+        assert process.returncode == 0, text
+
+
 def test_hooks_see_all_of_complex_parameters(run_script):
     for process in run_script(COMPLEX, 2):
         text, _ = process.communicate(timeout=GUARD)

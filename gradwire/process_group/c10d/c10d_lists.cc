@@ -119,8 +119,8 @@ std::shared_ptr<Work> all_gather_list(ProcessGroup& group, const std::vector<Ten
   const Validator check(group, "all_gather");
   require_alike(check, "inputs", inputs);
   for (const Tensors& list : outputs) {
-    check.outputs("lists of outputs", list);
-    for (const at::Tensor& each : list) check.matches("lists of outputs", each, inputs.front(), inputs.front().numel());
+    check.outputs("outputs", list);
+    for (const at::Tensor& each : list) check.matches("outputs", each, inputs.front(), inputs.front().numel());
   }
   std::vector<Tensors> of_input(inputs.size());
   for (std::size_t place = 0; place < outputs.front().size(); ++place)
