@@ -291,7 +291,7 @@ td.destroy_process_group()
 
 
 def test_under_pytorchs_check_of_collectives_errors_name_the_group(run_script):
-    for process in run_script(CHECKED, 2):
+    for process in run_script(CHECKED, 2, anew=True):
         text, _ = process.communicate(timeout=GUARD)
         assert process.returncode == 0, text
 
