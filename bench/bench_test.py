@@ -53,12 +53,17 @@ class Bench(unittest.TestCase):
 
 class Ddp(Bench):
     def test_a_step_is_measured_alone_and_with_ddp_with_gradients_that_stay_and_that_are_given_up(self):
-        lines = self.lines("ddp", "--rounds", "1", "--steps", "1", "--batch", "1", "--no-pin", "--bucket-cap-mb", "4")
+        for apart in ((), ("--apart",)):
+            self.check("ddp", "--rounds", "1", "--steps", "1", "--batch", "1", "--no-pin", "--bucket-cap-mb", "4", *apart)
+
+    def check(self, *arguments):
+        lines = self.lines(*arguments)
         self.assertEqual([line["contestant"] for line in lines],
                          ["gradwire shm" + way + none for none in ("", ", set_to_none")
                           for way in (", a barrier alone", ", gradient_as_bucket_view", "", ", fused step")])
         for line in lines:
             self.assertEqual((line["benchmark"], line["world"], line["pairs"]), ("ddp", 2, 1))
+            self.assertEqual(line["apart"], "--apart" in arguments)
             self.assertAlmostEqual(line["ratio"], line["ddp_ms"] / line["alone_ms"], places=6)
 
     def test_a_step_is_measured_with_and_without_the_recorder(self):

@@ -67,13 +67,13 @@ std::string own_path() { return std::filesystem::read_symlink("/proc/self/exe");
 Contestant gradwire_contestant(const RankProcesses& ranks, std::vector<std::string> worker,
                                const ScratchFolder& scratch, const std::string& socket,
                                const std::optional<RankHosts>& hosts) {
-  Contestant made{"gradwire", {}, ranks.world};
+  Contestant made{ranks.name, {}, ranks.world};
   const int processes = ranks.backend == "threads" ? 1 : ranks.world;
   for (int rank = 0; rank < processes; ++rank) {
     std::vector<std::string>& command = made.commands.emplace_back();
     command = {"OMP_NUM_THREADS=1", own_path()};
     append(command, worker);
-    append(command, {"--backend", ranks.backend, "--socket", socket, "--rendezvous", scratch / "gradwire", "--rank",
+    append(command, {"--backend", ranks.backend, "--socket", socket, "--rendezvous", scratch / ranks.name, "--rank",
                      std::to_string(rank), "--world", std::to_string(ranks.world), ranks.pin ? "--pin" : "--no-pin"});
   }
   if (ranks.backend == "mpi") {

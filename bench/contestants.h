@@ -44,6 +44,7 @@ struct RankProcesses {
   std::string backend;
   int world = 2;
   bool pin = true;
+  std::string name = "gradwire";  // of the contestant
 };
 Contestant gradwire_contestant(const RankProcesses& ranks, std::vector<std::string> worker,
                                const ScratchFolder& scratch, const std::string& socket,

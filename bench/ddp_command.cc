@@ -2,10 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench/ddp_command.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -18,6 +20,9 @@
 
 namespace gradwire::bench {
 namespace {
+
+constexpr const char* kGradwire = "gradwire";
+constexpr const char* kPyTorch = "pytorch";
 
 // One way to train against the same step without DDP.
 struct Case {
@@ -42,9 +47,9 @@ void add_cases(std::vector<Case>& cases, const std::string& contestant, const st
 
 // A step with DDP that is recorded, against the same step without the recorder.
 std::vector<Case> recorder_cases(const std::string& title) {
-  return {{"gradwire", "view/recorded", "view", title + ", gradient_as_bucket_view"},
-          {"gradwire", "copy/recorded", "copy", title},
-          {"gradwire", "view/none/recorded", "view/none", title + ", gradient_as_bucket_view, set_to_none"}};
+  return {{kGradwire, "view/recorded", "view", title + ", gradient_as_bucket_view"},
+          {kGradwire, "copy/recorded", "copy", title},
+          {kGradwire, "view/none/recorded", "view/none", title + ", gradient_as_bucket_view, set_to_none"}};
 }
 
 struct Result {
@@ -53,12 +58,43 @@ struct Result {
   Ratio ratio;
 };
 
+// The contestant whose ranks measure `variant`.
+std::string contestant_of(const DdpCommandOptions& options, const Case& which, std::string variant) {
+  if (!options.apart) return which.contestant;
+  std::replace(variant.begin(), variant.end(), '/', '-');
+  return which.contestant + ":" + variant;
+}
+
+void start_contestants(Coordinator& coordinator, const DdpCommandOptions& options, const std::vector<Case>& cases,
+                       const ScratchFolder& scratch, const std::string& socket) {
+  std::set<std::string> started;
+  for (const Case& which : cases) {
+    for (const std::string& variant : {which.alone, which.variant}) {
+      const std::string name = contestant_of(options, which, variant);
+      if (!started.insert(name).second) continue;
+      if (which.contestant == kPyTorch) {
+        coordinator.start(
+            pytorch_contestant(name, options.python, "ddp_worker.py", options.world, scratch, socket,
+                               {std::to_string(options.batch), options.pin ? "pin" : "free", options.optimizer, name}));
+      } else {
+        coordinator.start(
+            gradwire_contestant({options.backend, options.world, options.pin, name},
+                                {"training-worker", "--contestant", name, "--batch", std::to_string(options.batch),
+                                 "--lanes", std::to_string(options.lanes), "--bucket-cap-mb",
+                                 std::to_string(options.bucket_cap_mb), "--optimizer", options.optimizer},
+                                scratch, socket));
+      }
+    }
+  }
+}
+
 Result measure_case(Coordinator& coordinator, const DdpCommandOptions& options, const Case& which) {
   std::vector<double> alone;
   std::vector<double> ddp;
   const auto block = [&](const std::string& variant) {
     // Two steps first: the buckets are rebuilt before the second.
-    return mean_of(coordinator.measure(which.contestant, {0, options.steps, 2, variant, false}).samples);
+    const std::string contestant = contestant_of(options, which, variant);
+    return mean_of(coordinator.measure(contestant, {0, options.steps, 2, variant, false}).samples);
   };
   for (int round = 0; round < options.rounds; ++round) {
     const bool alone_first = round % 2 == 0;
@@ -71,8 +107,9 @@ Result measure_case(Coordinator& coordinator, const DdpCommandOptions& options, 
 
 void print_head(const DdpCommandOptions& options) {
   std::printf(
-      "ddp: %d ranks, one thread each%s, 6307850 parameters, batch %d a rank; a step is forward, backward and %s\n",
-      options.world, options.pin ? ", pinned" : "", options.batch, options.optimizer.c_str());
+      "ddp: %d ranks, one thread each%s%s, 6307850 parameters, batch %d a rank; a step is forward, backward and %s\n",
+      options.world, options.pin ? ", pinned" : "", options.apart ? ", each way in processes of its own" : "",
+      options.batch, options.optimizer.c_str());
   std::printf("%-52s %12s %12s   %s\n", "", options.recorder ? "not recorded" : "alone",
               options.recorder ? "recorded" : "with DDP",
               options.recorder ? "the recorder costs [95% interval], pairs of blocks"
@@ -91,6 +128,7 @@ void print_json(const DdpCommandOptions& options, const Case& which, const Resul
                             {"contestant", which.title},
                             {"world", options.world},
                             {"optimizer", options.optimizer},
+                            {"apart", options.apart},
                             {"alone_ms", result.alone_ms},
                             {"ddp_ms", result.ddp_ms},
                             {"ratio", result.ratio.value},
@@ -111,25 +149,17 @@ void run_ddp(const DdpCommandOptions& options) {
   std::vector<Case> cases;
   const std::string title = "gradwire " + options.backend;
   if (options.recorder) {
-    if (options.json || options.peers)
-      throw std::runtime_error("--recorder measures gradwire alone, and prints text; leave --json and --peers out");
+    if (options.json || options.peers || options.apart)
+      throw std::runtime_error(
+          "--recorder measures gradwire alone, in one program, and prints text; leave --json, --peers and --apart out");
     cases = recorder_cases(title);
     // Into files, as users record.
     ::setenv("GRADWIRE_RECORD", (scratch / "records").c_str(), 1);
   } else {
-    add_cases(cases, "gradwire", title, /*is_gradwire=*/true);
+    add_cases(cases, kGradwire, title, /*is_gradwire=*/true);
   }
-  coordinator.start(gradwire_contestant(
-      {options.backend, options.world, options.pin},
-      {"training-worker", "--batch", std::to_string(options.batch), "--lanes", std::to_string(options.lanes),
-       "--bucket-cap-mb", std::to_string(options.bucket_cap_mb), "--optimizer", options.optimizer},
-      scratch, socket));
-  if (options.peers) {
-    coordinator.start(
-        pytorch_contestant("pytorch", options.python, "ddp_worker.py", options.world, scratch, socket,
-                           {std::to_string(options.batch), options.pin ? "pin" : "free", options.optimizer}));
-    add_cases(cases, "pytorch", "PyTorch Gloo", /*is_gradwire=*/false);
-  }
+  if (options.peers) add_cases(cases, kPyTorch, "PyTorch Gloo", /*is_gradwire=*/false);
+  start_contestants(coordinator, options, cases, scratch, socket);
   if (!options.json) print_head(options);
   for (const Case& which : cases) {
     const Result result = measure_case(coordinator, options, which);

@@ -20,6 +20,7 @@ struct DdpCommandOptions {
   int rounds = 20;                // pairs of blocks
   int steps = 10;                 // in a block
   bool peers = false;
+  bool apart = false;     // each variant in processes of its own, as in a program that trains one model
   bool recorder = false;  // measure what the step recorder adds to a step with DDP, and nothing else
   bool json = false;
   bool pin = true;
@@ -30,6 +31,7 @@ struct DdpCommandOptions {
 void run_ddp(const DdpCommandOptions& options);
 
 struct TrainingWorkerOptions : RankOptions {
+  std::string contestant = "gradwire";
   int batch = 32;
   int lanes = -1;
   double bucket_cap_mb = 0;

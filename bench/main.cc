@@ -89,6 +89,8 @@ void add_ddp(CLI::App& app) {
       ->check(CLI::Range(1, 10000));
   command->add_option("--steps", options.steps, "Steps a block")->capture_default_str()->check(CLI::Range(1, 10000));
   command->add_flag("--peers", options.peers, "Run PyTorch's DDP over Gloo beside it");
+  command->add_flag("--apart", options.apart,
+                    "Each way to train in processes of its own, as in a program that trains one model");
   command->add_flag("--recorder", options.recorder, "What the step recorder adds to a step with DDP, and nothing else");
   command->add_flag("--json", options.json, "One JSON line a case instead of the table");
   command->add_flag("--pin,!--no-pin", options.pin, "Keep each rank on a processor of its own (the default)");
@@ -217,6 +219,7 @@ void add_training_worker(CLI::App& app) {
   auto* command = app.add_subcommand("training-worker", "One rank that trains (started by ddp)");
   command->group("");
   add_rank_options(command, options);
+  command->add_option("--contestant", options.contestant);
   command->add_option("--batch", options.batch);
   command->add_option("--lanes", options.lanes);
   command->add_option("--bucket-cap-mb", options.bucket_cap_mb);

@@ -118,7 +118,7 @@ void run_training_worker(const TrainingWorkerOptions& options) {
     subject.refill = [] {};
     subject.barrier = [] {};  // steps follow each other as they do in training
     subject.run = [&] { trainer->step(input, target); };
-    serve(options.socket, "gradwire", group->rank(), subject);
+    serve(options.socket, options.contestant, group->rank(), subject);
   });
 }
 

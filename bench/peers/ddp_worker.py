@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The gradwire authors
 # SPDX-License-Identifier: Apache-2.0
-"""The contestant PyTorch: its DDP over Gloo. ddp_worker.py SOCKET RENDEZVOUS RANK WORLD BATCH pin|free OPTIMIZER
+"""The contestant PyTorch: its DDP over Gloo. ddp_worker.py SOCKET RENDEZVOUS RANK WORLD BATCH pin|free OPTIMIZER NAME
 
 Variants and optimizers as bench/ddp_command.h has them.
 """
@@ -61,13 +61,13 @@ class Training(protocol.Subject):
 
 
 def main():
-    path, rendezvous, rank, world, batch, pin, optimizer = sys.argv[1:8]
+    path, rendezvous, rank, world, batch, pin, optimizer, name = sys.argv[1:9]
     rank, world = int(rank), int(world)
     if pin == "pin":
         protocol.pin_to_processor(rank)
     torch.set_num_threads(1)
     dist.init_process_group("gloo", store=dist.FileStore(rendezvous, world), rank=rank, world_size=world)
-    protocol.serve(path, "pytorch", rank, Training(int(batch), optimizer))
+    protocol.serve(path, name, rank, Training(int(batch), optimizer))
     dist.destroy_process_group()
 
 
