@@ -7,6 +7,7 @@
 
 #include "gradwire/backend/backend.h"
 #include "gradwire/backend/info.h"
+#include "gradwire/backend/job/find_rendezvous.h"
 #include "gradwire/backend/job/job.h"
 #include "gradwire/backend/registry.h"
 #include "gradwire/base/deadline.h"

@@ -582,6 +582,11 @@ TEST_P(Ddp, BucketsAreRebuiltInTheOrderOfReadiness) {
     EXPECT_EQ(ddp.core().bucket_plan(), (BucketPlan{{0, 1, 2}}));
     for (int step = 0; step < 3; ++step) ddp(random_tensor({2, 4}, rank)).backward();
     EXPECT_EQ(ddp.core().bucket_plan(), (BucketPlan{{2}, {0}, {1}}));
+    made.bucket_cap_mb.reset();
+    made.bucket_caps_mb = {64.0 / (1 << 20), 128.0 / (1 << 20)};
+    DistributedDataParallel capped(std::make_shared<OddImpl>(), made);
+    for (int step = 0; step < 3; ++step) capped(random_tensor({2, 4}, rank)).backward();
+    EXPECT_EQ(capped.core().bucket_plan(), (BucketPlan{{2}, {0, 1}}));
   });
 }
 

@@ -50,20 +50,22 @@ class HookThenStep final : public internal::HookWrapper {
   HookThenStep(const std::shared_ptr<CommHook>& inner, ParameterStep step)
       : HookWrapper(traits_around("hook_then_step", inner, step != nullptr), inner), step_(std::move(step)) {}
   Future run(GradBucket& bucket) override {
+    Future done =
+        run_then_step(inner(), bucket, unstepped_,
+                      [this](const std::string& name, const at::Tensor& parameter, const at::Tensor& gradient) {
+                        step_(name, parameter, gradient);
+                        return true;
+                      });
     frozen_.watch(bucket, [](std::size_t) { return true; });
-    return run_then_step(inner(), bucket, unstepped_,
-                         [this](const std::string& name, const at::Tensor& parameter, const at::Tensor& gradient) {
-                           step_(name, parameter, gradient);
-                           return true;
-                         });
+    return done;
   }
   void revert_unused(const std::vector<std::string>& names) override {
     frozen_.revert_unused(names);
     unstepped_.revert_unused(inner(), names);
   }
   void end_iteration() override {
-    frozen_.end_iteration();
     unstepped_.end_iteration();
+    frozen_.end_iteration();
     HookWrapper::end_iteration();
   }
 
@@ -85,17 +87,18 @@ HookThenOptimizer::HookThenOptimizer(std::shared_ptr<CommHook> inner, ParameterO
 HookThenOptimizer::~HookThenOptimizer() = default;
 
 Future HookThenOptimizer::run(GradBucket& bucket) {
+  Future done = run_then_step(*inner_, bucket, *unstepped_,
+                              [this](const std::string& name, const at::Tensor& parameter, const at::Tensor& gradient) {
+                                torch::optim::Optimizer* optimizer = optimizer_of(name, parameter);
+                                if (optimizer == nullptr) return false;
+                                const internal::LentGradient lent(parameter, gradient);
+                                optimizer->step();
+                                return true;
+                              });
   frozen_->watch(bucket, [&](std::size_t place) {
     return optimizer_of(bucket.parameter_names()[place], bucket.parameters()[place]) != nullptr;
   });
-  return run_then_step(*inner_, bucket, *unstepped_,
-                       [this](const std::string& name, const at::Tensor& parameter, const at::Tensor& gradient) {
-                         torch::optim::Optimizer* optimizer = optimizer_of(name, parameter);
-                         if (optimizer == nullptr) return false;
-                         const internal::LentGradient lent(parameter, gradient);
-                         optimizer->step();
-                         return true;
-                       });
+  return done;
 }
 
 void HookThenOptimizer::revert_unused(const std::vector<std::string>& names) {
@@ -104,8 +107,8 @@ void HookThenOptimizer::revert_unused(const std::vector<std::string>& names) {
 }
 
 void HookThenOptimizer::end_iteration() {
-  frozen_->end_iteration();
   unstepped_->end_iteration();
+  frozen_->end_iteration();
   inner_->end_iteration();
 }
 

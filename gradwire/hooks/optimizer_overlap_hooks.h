@@ -57,8 +57,8 @@ class UnsteppedParameters;
 }  // namespace internal
 
 // Makes the optimizer of one parameter. `name` is the parameter's name in the module. Called before the parameter's
-// first step, one call at a time; called again with another tensor of the same sizes when loaded state is given to an
-// optimizer. Returns null for a parameter that this hook must not step.
+// first step, also where the parameter needs no gradient, one call at a time; called again with another tensor of the
+// same sizes when loaded state is given to an optimizer. Returns null for a parameter that this hook must not step.
 using ParameterOptimizerFactory =
     std::function<std::unique_ptr<torch::optim::Optimizer>(const std::string& name, const at::Tensor& parameter)>;
 

@@ -121,8 +121,8 @@ class StepInHook final : public CommHook, public OptimizersInBackward {
   void revert_unused(const std::vector<std::string>& names) override { frozen_.revert_unused(names); }
 
   void end_iteration() override {
-    frozen_.end_iteration();
     const std::size_t came = came_.exchange(0);
+    frozen_.end_iteration();
     if (came != parameters_.size()) {
       throw InvalidArgument(concat(kName, ": ", parameters_.size() - came, " of ", parameters_.size(),
                                    " parameters came in no bucket: their gradients are sparse, delayed or ignored by "

@@ -13,7 +13,7 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "gradwire/backend/job/rendezvous.h"
+#include "gradwire/backend/job/find_rendezvous.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/process_identity.h"
 #include "gradwire/store/prefix_store.h"
@@ -565,6 +565,7 @@ TEST_P(Environment, HandsOutItsStoreAlone) {
     EXPECT_EQ(met.world_size, 2);
     met.store->set(concat("from/", rank), concat("rank ", rank));
     EXPECT_EQ(met.store->get(concat("from/", 1 - rank)), concat("rank ", 1 - rank));
+    EXPECT_EQ(met.store->list_keys(), (std::vector<std::string>{"from/0", "from/1"})) << "no other keys";
     const auto group = init_process_group();
     expect_sum_works(*group);
     EXPECT_EQ(met.store->get("from/0"), "rank 0");

@@ -43,39 +43,81 @@ struct Pool {
 
 bool is_loopback(const std::string& host) { return host == "localhost" || host == "::1" || host.starts_with("127."); }
 
-std::shared_ptr<TcpStoreServer> start_server(const TcpStoreOptions& options) {
-  std::string address = options.bind_address;
-  if (address.empty() && is_loopback(options.host)) address = options.host == "localhost" ? "127.0.0.1" : options.host;
-  return std::make_shared<TcpStoreServer>(store_internal::TcpStoreServerOptions{.bind_address = std::move(address),
-                                                                                .port = options.port,
-                                                                                .reuse_port = options.reuse_port,
-                                                                                .secret = options.secret,
-                                                                                .limits = options.limits,
-                                                                                .contents = options.contents,
-                                                                                .on_refusal = options.on_refusal});
+// Where the server listens; empty: on all interfaces.
+std::string address_of_server(const TcpStoreOptions& options) {
+  if (!options.bind_address.empty() || !is_loopback(options.host)) return options.bind_address;
+  return options.host == "localhost" ? "127.0.0.1" : options.host;
 }
 
-// The servers of stores with multi_tenant, by port.
-struct SharedServers {
-  Mutex mutex;
-  std::map<std::uint16_t, std::weak_ptr<TcpStoreServer>> by_port GRADWIRE_GUARDED_BY(mutex);
-};
+std::unique_ptr<TcpStoreServer> start_server(const TcpStoreOptions& options) {
+  return std::make_unique<TcpStoreServer>(
+      store_internal::TcpStoreServerOptions{.bind_address = address_of_server(options),
+                                            .port = options.port,
+                                            .reuse_port = options.reuse_port,
+                                            .secret = options.secret,
+                                            .limits = options.limits,
+                                            .contents = options.contents,
+                                            .on_refusal = options.on_refusal});
+}
 
-std::shared_ptr<TcpStoreServer> share_server(const TcpStoreOptions& options) {
-  static SharedServers servers;
-  MutexLock lock(servers.mutex);
-  const auto found = servers.by_port.find(options.port);
-  std::shared_ptr<TcpStoreServer> server = found == servers.by_port.end() ? nullptr : found->second.lock();
-  if (server == nullptr || !server->is_current()) {
-    server = start_server(options);
-    servers.by_port[server->port()] = server;
-  } else if (!server->has_secret(options.secret)) {
+// The servers of stores with multi_tenant.
+class SharedServers {
+ public:
+  using Place = std::pair<std::string, std::uint16_t>;  // address and port
+
+  // Lives as long as the process: a store may end after the static objects.
+  static SharedServers& instance() {
+    static SharedServers& servers = *std::make_unique<SharedServers>().release();
+    return servers;
+  }
+
+  std::shared_ptr<TcpStoreServer> share(const TcpStoreOptions& options) GRADWIRE_EXCLUDES(mutex_) {
+    std::shared_ptr<TcpStoreServer> server;  // goes outside of the lock: it may be the last one
+    const std::string address = address_of_server(options);
+    MutexLock lock(mutex_);
+    for (;;) {
+      const auto found = by_place_.find({address, options.port});
+      // A forked child has only copies of its parent's.
+      if (found == by_place_.end() || !found->second.owner.is_current()) return add(options, address);
+      server = found->second.server.lock();
+      if (server != nullptr) break;
+      ended_.wait(lock);  // the last handle has gone, and takes the server along
+    }
+    if (server->has_secret(options.secret)) return server;
     throw StoreError(concat("TcpStore: port ", options.port,
                             " is served by another store of this process, with another secret; give both stores the "
                             "same secret, or another port"));
   }
-  return server;
-}
+
+ private:
+  struct Entry {
+    std::weak_ptr<TcpStoreServer> server;
+    OwnerProcess owner;
+  };
+
+  std::shared_ptr<TcpStoreServer> add(const TcpStoreOptions& options, const std::string& address)
+      GRADWIRE_REQUIRES(mutex_) {
+    std::unique_ptr<TcpStoreServer> made = start_server(options);
+    const Place place{address, made->port()};
+    std::shared_ptr<TcpStoreServer> server(made.release(), [this, place](TcpStoreServer* last) { end(last, place); });
+    by_place_.erase(place);
+    by_place_.emplace(place, Entry{server, {}});
+    return server;
+  }
+
+  void end(TcpStoreServer* last, const Place& place) GRADWIRE_EXCLUDES(mutex_) {
+    std::unique_ptr<TcpStoreServer> server(last);
+    if (!server->is_current()) return;  // the lock may be one that a forked child cannot get
+    server.reset();
+    MutexLock lock(mutex_);
+    by_place_.erase(place);
+    ended_.notify_all();
+  }
+
+  Mutex mutex_;
+  ConditionVariable ended_;
+  std::map<Place, Entry> by_place_ GRADWIRE_GUARDED_BY(mutex_);
+};
 
 void require_options(const TcpStoreOptions& options) {
   if (options.host.empty()) throw InvalidArgument("TcpStore: the host is empty");
@@ -194,7 +236,8 @@ TcpStore::TcpStore(TcpStoreOptions options) {
   if (!options.secret.empty()) store_internal::require_secrets();
   const Deadline deadline = Deadline::after(options.timeout);
   std::shared_ptr<TcpStoreServer> server;
-  if (options.is_server) server = options.multi_tenant ? share_server(options) : start_server(options);
+  if (options.is_server)
+    server = options.multi_tenant ? SharedServers::instance().share(options) : start_server(options);
   const std::uint16_t port = server != nullptr ? server->port() : options.port;
   impl_ = std::make_unique<Impl>(std::move(options.host), port, std::move(options.secret), options.timeout,
                                  std::move(server));
@@ -261,7 +304,8 @@ std::vector<std::string> TcpStore::list_keys() {
     if (!all.empty()) request.keys = {all.back()};
     Reply reply = impl_->call("list_keys", request);
     more = reply.number != 0;
-    if (more && reply.values.empty()) impl_->fail_strange("list_keys");
+    const bool goes_on = reply.values.empty() ? !more : all.empty() || reply.values.front() > all.back();
+    if (!goes_on) impl_->fail_strange("list_keys");
     std::move(reply.values.begin(), reply.values.end(), std::back_inserter(all));
   }
   return all;

@@ -52,9 +52,9 @@ struct TcpStoreOptions {
   // For the server: sets SO_REUSEPORT. The server can then bind a port that another socket reserves with the same
   // option. (A port that an earlier server has just left can be bound again in any case.)
   bool reuse_port = false;
-  // For the server: stores of this process with this option and one port share one server, which serves until the last
-  // handle of all of them is destroyed. The address, limits, contents and on_refusal of the first of them count, and so
-  // do the ranks that have connected to it. Off: a second server at the port is a StoreError.
+  // For the server: stores of this process with this option, one address and one port share one server, which serves
+  // until the last handle of all of them is destroyed. The limits, contents and on_refusal of the first of them count,
+  // and so do the ranks that have connected to it. Off: a second server at the port is a StoreError.
   bool multi_tenant = false;
   // For the server.
   TcpStoreLimits limits = {};

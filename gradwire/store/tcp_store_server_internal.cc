@@ -42,10 +42,11 @@ Reply value_reply(Store::Value value) {
   return reply;
 }
 
-// Collects the values of a reply, at least one, as many as fit a message and `room`.
+// Collects the values of a reply: at least one, as many as fit a message and the room. Small replies need no room.
 class LongReply {
  public:
-  explicit LongReply(std::size_t room) : most_(std::min<std::uint64_t>(kMaxMessageBytes, room)) {}
+  explicit LongReply(std::size_t room)
+      : most_(std::min<std::uint64_t>(kMaxMessageBytes, std::max(room, TcpStoreSession::kFreeBytes))) {}
 
   // Returns whether the value is in the reply.
   bool add(std::string_view value) {

@@ -218,9 +218,19 @@ TEST(TcpStoreTest, StoresOfOneProcessMayShareAServer) {
   }
   one.reset();
   EXPECT_EQ(TcpStore(client_of(port)).get("key"), "value");
+  EXPECT_THROW(TcpStore({.host = "0.0.0.0", .port = port, .is_server = true, .multi_tenant = true}), StoreError)
+      << "another address";
   two.reset();
   const TcpStore three({.port = port, .is_server = true, .multi_tenant = true});
   EXPECT_FALSE(TcpStore(client_of(port)).check(Keys{"key"})) << "the last one took the server along";
+}
+
+// The last store of one thread may end while another thread begins to share its server.
+TEST(TcpStoreTest, AServerThatEndsIsInNobodysWay) {
+  const std::uint16_t port = free_port();
+  run_threads(3, [&](int) {
+    for (int i = 0; i < 200; ++i) TcpStore({.port = port, .is_server = true, .multi_tenant = true}).set("key", "");
+  });
 }
 
 TEST(TcpStoreTest, AForkedChildDoesNotShareItsParentsServer) {
@@ -576,7 +586,7 @@ TEST(TcpStoreLimitsTest, MessagesShareABoundAndSmallOnesAreFree) {
 TEST(TcpStoreLimitsTest, ManyKeysComeInAsManyRepliesAsThereIsRoomFor) {
   TcpStore server({.is_server = true, .limits = {.message_bytes = 1000}});
   Keys keys;
-  for (int i = 100; i < 400; ++i) {
+  for (int i = 1000; i < 4000; ++i) {
     keys.push_back(concat(std::string(50, 'k'), i));
     server.set(keys.back(), "");
   }

@@ -8,7 +8,7 @@
 
 #include "binding.h"
 #include "gradwire/backend/info.h"
-#include "gradwire/backend/job/rendezvous.h"
+#include "gradwire/backend/job/find_rendezvous.h"
 #include "gradwire/base/log.h"
 #include "gradwire/functional/functional.h"
 #include "gradwire/process_group/backend_names.h"

@@ -257,7 +257,7 @@ with ours.join():
     ours(inputs(0)).sum().backward()
 
 def buckets(kind, caps):
-    ddp = kind(Net(), bucket_cap_mb_list=caps, find_unused_parameters=True)
+    ddp = kind(Net(), bucket_cap_mb=7, bucket_cap_mb_list=caps, find_unused_parameters=True)
     sizes = [ddp._get_ddp_logging_data()["bucket_sizes"]]
     for step in range(3):
         ddp(inputs(step)).square().sum().backward()

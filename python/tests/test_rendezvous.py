@@ -116,6 +116,19 @@ def test_a_programs_own_way_to_meet():
     assert all(kwargs == {"timeout": MINUTE} for _, kwargs in asked)
 
 
+def test_a_handler_that_yields_no_store_is_refused():
+    yields = iter([iter(()), iter([(None, 0, 1)]), iter([(dist.HashStore(), -1, 1)])])
+    scheme = f"empty{next(numbers)}"
+    dist.register_rendezvous_handler(scheme, lambda url, **kwargs: next(yields))
+    for _ in range(3):
+        with pytest.raises(dist.InvalidArgument, match="yielded"):
+            dist.init_process_group("shm", f"{scheme}://")
+    dist.init_process_group("shm", store=dist.HashStore(), rank=0, world_size=1)
+    with pytest.raises(dist.InvalidArgument, match="initialised already"):
+        dist.init_process_group("shm", f"{scheme}://")
+    dist.destroy_process_group()
+
+
 def test_threads_may_share_a_server():
     first = dist.TCPStore("127.0.0.1", 0, 1, True, MINUTE, multi_tenant=True)
     second = dist.TCPStore("127.0.0.1", first.port, 1, True, MINUTE, multi_tenant=True)

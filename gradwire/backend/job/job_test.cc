@@ -13,7 +13,7 @@
 #include <thread>
 #include <vector>
 
-#include "gradwire/backend/job/rendezvous.h"
+#include "gradwire/backend/job/find_rendezvous.h"
 #include "gradwire/base/error.h"
 #include "gradwire/store/hash_store.h"
 #include "gradwire/store/tcp_store.h"

@@ -88,6 +88,15 @@ def _cuda_device(device: Any) -> int:
     return int(parsed.index)
 
 
+def _met_by_handler(url: str, rank: int, world_size: int, timeout: timedelta) -> tuple[Store, int, int]:
+    if _C.is_initialized():
+        raise InvalidArgument("init_process_group: the default group is initialised already; call destroy_process_group() first")
+    met = next(rendezvous(url, rank, world_size, timeout=timeout), None)
+    if met is None or met[0] is None or met[1] < 0 or met[2] < 1:
+        raise InvalidArgument(f"init_process_group: the handler of {url} yielded {met}, and no store, rank and world size.")
+    return met
+
+
 def init_process_group(
     backend: str | None = None,
     init_method: str | None = None,
@@ -119,9 +128,8 @@ def init_process_group(
         raise InvalidArgument("init_process_group: give store or init_method, not both.")
     if store is not None and (rank < 0 or world_size < 1):
         raise InvalidArgument("init_process_group: with store, rank and world_size are needed.")
-    if init_method is not None and _has_handler(init_method):
-        meeting = rendezvous(init_method, rank, world_size, timeout=timeout or default_pg_timeout)
-        store, rank, world_size = next(meeting)
+    if isinstance(init_method, str) and _has_handler(init_method):
+        store, rank, world_size = _met_by_handler(init_method, rank, world_size, timeout or default_pg_timeout)
     if threading.current_thread() is threading.main_thread():
         _C.watch_signals()
     _C.init_process_group(

@@ -6,7 +6,6 @@ from __future__ import annotations
 import operator
 from datetime import timedelta
 from typing import Any, Callable, Iterator
-from urllib.parse import urlsplit
 
 from gradwire import _C
 from gradwire._C import Store
@@ -28,16 +27,20 @@ def register_rendezvous_handler(scheme: str, handler: Handler) -> None:
     """Makes init_process_group() and rendezvous() call `handler` for the URLs that begin with `scheme`://.
 
     handler(url, **kwargs) is a generator function that yields the store, the rank and the world size. The rank and the
-    world size that the caller gave stand in the URL, as ?rank=0&world_size=2; `timeout` is among the keyword arguments
-    where the caller gave one. Raises InvalidArgument for a scheme that has a handler.
+    world size that the caller gave stand in the URL, as ?rank=0&world_size=2. The keyword arguments are those of
+    rendezvous(); init_process_group() gives `timeout`. Raises InvalidArgument for a scheme that has a handler.
     """
     if scheme in _OWN_SCHEMES or scheme in _handlers:
         raise InvalidArgument(f"Rendezvous handler for {scheme}:// already registered: register another scheme.")
     _handlers[scheme] = handler
 
 
+def _scheme_of(url: str) -> str:
+    return url.partition("://")[0]
+
+
 def _has_handler(url: str) -> bool:
-    return urlsplit(url).scheme in _handlers
+    return _scheme_of(url) in _handlers
 
 
 def rendezvous(url: str, rank: int = -1, world_size: int = -1, **kwargs: Any) -> Iterator[tuple[Store, int, int]]:
@@ -52,12 +55,12 @@ def rendezvous(url: str, rank: int = -1, world_size: int = -1, **kwargs: Any) ->
     if not isinstance(url, str):
         raise InvalidArgument(f"rendezvous: `url` must be a string; got {url!r}.")
     rank, world_size = operator.index(rank), operator.index(world_size)
-    scheme = urlsplit(url).scheme
+    scheme = _scheme_of(url)
     if scheme not in _OWN_SCHEMES and scheme not in _handlers:
         raise InvalidArgument(
             f"No rendezvous handler for {scheme}://; known are {', '.join([*_OWN_SCHEMES, *_handlers])}.")
     given = [f"{name}={number}" for name, number in (("rank", rank), ("world_size", world_size)) if number != -1]
-    in_url = urlsplit(url).query
+    in_url = url.partition("?")[2]
     if given and any(item.startswith(("rank=", "world_size=")) for item in in_url.split("&")):
         raise _AlreadyThere(f"The url: {url} has node-specific arguments(rank, world_size) already: leave them out, or the "
                             "arguments of the call.")

@@ -213,8 +213,8 @@ class DistributedDataParallel(Module, Joinable):
         one, and at construction in any case. broadcast_buffers (PyTorch's old name, which counts where the new one is not given):
         False skips both.
     bucket_cap_mb: cap of all buckets in MiB; None: 1 for the first, 25 for the others.
-    bucket_cap_mb_list: a cap for each bucket in the order of launch, the last one also for all later buckets; in place of
-        bucket_cap_mb.
+    bucket_cap_mb_list: a cap for each bucket in the order of launch, the last one also for all later buckets.
+        bucket_cap_mb does not count then, as in PyTorch.
     find_unused_parameters: some parameters may get no gradient, others in each iteration and on each rank.
     static_graph: every iteration on every rank has the same graph.
     gradient_as_bucket_view: .grad is a view into its bucket for good. False: a .grad that is kept keeps its values, but
@@ -289,7 +289,7 @@ class DistributedDataParallel(Module, Joinable):
             "device_ids": indices,
             "broadcast_buffers": at_construction,
             "forward_sync_buffers": forward_sync_buffers,
-            "bucket_cap_mb": bucket_cap_mb,
+            "bucket_cap_mb": None if bucket_cap_mb_list else bucket_cap_mb,
             "bucket_caps_mb": list(bucket_cap_mb_list or []),
             "find_unused_parameters": find_unused_parameters,
             "gradient_as_bucket_view": gradient_as_bucket_view,

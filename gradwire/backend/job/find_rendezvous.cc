@@ -1,11 +1,12 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-#include "gradwire/backend/job/rendezvous.h"
+#include "gradwire/backend/job/find_rendezvous.h"
 
 #include "gradwire/backend/job/meet_internal.h"
 #include "gradwire/backend/job/meeting_place_internal.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/store/prefix_store.h"
 
 namespace gradwire {
 
@@ -24,7 +25,8 @@ Rendezvous find_rendezvous(const RendezvousOptions& options) {
   if (place.private_file.empty()) return {place.store, place.rank, place.world_size};
   // The name of a private file may go only when all ranks have the file open.
   const auto meeting = std::make_shared<internal::Meeting>(internal::meet(asked, "rendezvous"));
-  return {std::shared_ptr<Store>(meeting, meeting->membership->store().get()), place.rank, place.world_size};
+  const std::shared_ptr<Store> generation(meeting, meeting->membership->store().get());
+  return {std::make_shared<PrefixStore>("program", generation), place.rank, place.world_size};
 }
 
 }  // namespace gradwire

@@ -29,7 +29,8 @@ struct Rendezvous {
 // of an earlier rendezvous at the same place may still be there. Where the ranks meet in a private file, each
 // rendezvous has keys of its own, and the call returns when all ranks have come. Otherwise the call waits only for the
 // server of a tcp:// store. The server lives in rank 0 while that rank holds the store; init_process_group() and a Job
-// at the same place use the same server meanwhile.
+// at the same place use the same server meanwhile. So rank 0 keeps the store until the others are done with theirs:
+// a rank that calls again earlier may reach the server that is about to end.
 //
 // Throws InvalidArgument (an unknown method; a missing variable, which the message names; a rank out of range; a
 // timeout that is not positive; several hosts without an address), StoreError (a port in use by another program, a file
