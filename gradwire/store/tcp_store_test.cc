@@ -228,7 +228,7 @@ TEST(TcpStoreTest, StoresOfOneProcessMayShareAServer) {
 // The last store of one thread may end while another thread begins to share its server.
 TEST(TcpStoreTest, AServerThatEndsIsInNobodysWay) {
   const std::uint16_t port = free_port();
-  run_threads(3, [&](int) {
+  store_test::run_threads(3, [&](int) {
     for (int i = 0; i < 200; ++i) TcpStore({.port = port, .is_server = true, .multi_tenant = true}).set("key", "");
   });
 }
