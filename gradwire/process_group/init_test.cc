@@ -12,6 +12,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
 
 #include "gradwire/backend/job/find_rendezvous.h"
 #include "gradwire/base/error.h"
@@ -527,16 +528,27 @@ const std::vector<Flavour>& flavours() {
   return all;
 }
 
-class Environment : public ::testing::TestWithParam<std::size_t> {};
+class Environment : public ::testing::TestWithParam<std::size_t> {
+ protected:
+  // Runs `body` in two processes, each in the environment that the launcher gives it. They leave nothing behind.
+  static void run_launched(const std::function<void(int rank)>& body) {
+    const Flavour& flavour = flavours()[GetParam()];
+    const TemporaryFolder folder;
+    const int port = free_port();
+    run_ranks("shm", 2, [&](int rank, const std::shared_ptr<Store>&) {
+      clear_environment();
+      set("TMPDIR", folder.path());
+      flavour.set(rank, folder.path(), port);
+      body(rank);
+    });
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(folder.path())) {
+      EXPECT_TRUE(entry.is_directory() || entry.path().filename() == "store") << entry.path();
+    }
+  }
+};
 
 TEST_P(Environment, MakesTwoProcessesMeetTwiceAndLeavesNothingBehind) {
-  const Flavour& flavour = flavours()[GetParam()];
-  const TemporaryFolder folder;
-  const int port = free_port();
-  run_ranks("shm", 2, [&](int rank, const std::shared_ptr<Store>&) {
-    clear_environment();
-    set("TMPDIR", folder.path());
-    flavour.set(rank, folder.path(), port);
+  run_launched([](int rank) {
     for (int round = 0; round < 2; ++round) {
       const auto group = init_process_group();
       EXPECT_EQ(group->rank(), rank);
@@ -546,20 +558,11 @@ TEST_P(Environment, MakesTwoProcessesMeetTwiceAndLeavesNothingBehind) {
       destroy_process_group();
     }
   });
-  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder.path())) {
-    EXPECT_TRUE(entry.is_directory() || entry.path().filename() == "store") << entry.path();
-  }
 }
 
 // The store of the ranks without a group, and a group at the same place while the program holds that store.
 TEST_P(Environment, HandsOutItsStoreAlone) {
-  const Flavour& flavour = flavours()[GetParam()];
-  const TemporaryFolder folder;
-  const int port = free_port();
-  run_ranks("shm", 2, [&](int rank, const std::shared_ptr<Store>&) {
-    clear_environment();
-    set("TMPDIR", folder.path());
-    flavour.set(rank, folder.path(), port);
+  run_launched([](int rank) {
     const Rendezvous met = find_rendezvous({.timeout = kLong});
     EXPECT_EQ(met.rank, rank);
     EXPECT_EQ(met.world_size, 2);
@@ -574,9 +577,6 @@ TEST_P(Environment, HandsOutItsStoreAlone) {
     group->barrier()->wait();  // rank 0 may serve the store
     destroy_process_group();
   });
-  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder.path())) {
-    EXPECT_TRUE(entry.is_directory() || entry.path().filename() == "store") << entry.path();
-  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Flavours, Environment, ::testing::Range(std::size_t{0}, std::size_t{6}),

@@ -100,8 +100,7 @@ class SharedServers {
     std::unique_ptr<TcpStoreServer> made = start_server(options);
     const Place place{address, made->port()};
     std::shared_ptr<TcpStoreServer> server(made.release(), [this, place](TcpStoreServer* last) { end(last, place); });
-    by_place_.erase(place);
-    by_place_.emplace(place, Entry{server, {}});
+    by_place_.insert_or_assign(place, Entry{server, {}});
     return server;
   }
 
