@@ -13,16 +13,17 @@ namespace gradwire {
 
 // The options of find_rendezvous(); process_group/init.h and backend/job/job.h say what methods there are.
 struct RendezvousOptions {
-  std::string method = "env://";
+  std::string method = "env://";           // "env://", "file:///path" or "tcp://host:port"
   int rank = -1;                           // -1: from the method or the environment
   int world_size = -1;                     // the same
   Milliseconds timeout = kDefaultTimeout;  // of the rendezvous, and of calls on the store
 };
 
+// What a rank has found.
 struct Rendezvous {
   std::shared_ptr<Store> store;  // the same keys on all ranks; the program's alone, but for those under "gradwire/"
-  int rank = -1;
-  int world_size = -1;
+  int rank = -1;                 // of the caller, 0 to world_size - 1
+  int world_size = -1;           // the number of ranks
 };
 
 // Returns the store, the rank and the world size that the method and the environment name. Each rank calls it. The keys
