@@ -205,11 +205,13 @@ void Engine::await(MutexLock& lock, Message& message, Deadline deadline, bool ca
 }
 
 // Frames that come sooner than spinning would last are worth all of it. Where they come later, as over a slow network,
-// spinning wins nothing and takes the processor from those who compute.
+// spinning wins nothing and takes the processor from those who compute. The time of a wake-up does not count: else
+// waiters that have slept once would find that frames come late, because they sleep, and never spin again.
 void Engine::learn_spin(Clock::duration quiet) {
   constexpr int kLeastShare = 16;
+  constexpr microseconds kWakeUp{100};
   const microseconds full = options_.rhythm.spin;
-  spin_ = quiet <= full ? full : std::max(spin_ / 2, full / kLeastShare);
+  spin_ = quiet <= full + kWakeUp ? full : std::max(spin_ / 2, full / kLeastShare);
 }
 
 void Engine::sleep_on_wire(std::uint32_t seen, Clock::time_point until) {

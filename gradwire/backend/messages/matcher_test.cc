@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <memory>
 #include <string>
 #include <vector>
@@ -139,13 +140,19 @@ class PullingTest : public MatcherTest {
 
   PullingTest() {
     limits_.pulled_piece = kPiece;
+    for (SimulatedWire& wire : wires_) {
+      wire.least_lent = 1000;
+      wire.may_pull = [this](int) { return pulls_left_-- > 0; };
+    }
+    for (std::size_t i = 0; i < large_.size(); ++i) large_[i] = static_cast<std::byte>(i * 7);
+    begin();
+  }
+  // Endpoints that pull their first message.
+  void begin() {
     for (int rank = 0; rank < 2; ++rank) {
-      wires_[rank].least_lent = 1000;
-      wires_[rank].may_pull = [this](int) { return pulls_left_-- > 0; };
       pulling_[rank] = std::make_unique<Matcher>(wires_[rank], limits_);
       pulling_[rank]->add_channel(kChannel, std::make_shared<Members>(Members{rank, std::vector<int>{0, 1}}));
     }
-    for (std::size_t i = 0; i < large_.size(); ++i) large_[i] = static_cast<std::byte>(i * 7);
   }
   MessagePtr post(int rank, Direction direction, std::vector<std::byte>& buffer) {
     auto message = std::make_shared<Message>(direction, kChannel, 1 - rank, 1, buffer.data(), buffer.size());
@@ -223,6 +230,7 @@ TEST_F(PullingTest, AReceiveThatIsGivenUpUsesItsMessageUpAndIsNotWrittenAnyMore)
 
 TEST_F(PullingTest, AMessageThatCannotBeReadToItsEndComesInPieces) {
   for (const int readable : {0, 1, 2}) {
+    begin();
     pulls_left_ = readable;
     std::fill(room_.begin(), room_.end(), std::byte{0});
     const auto receive = post(1, Direction::receive, room_);
@@ -231,7 +239,30 @@ TEST_F(PullingTest, AMessageThatCannotBeReadToItsEndComesInPieces) {
     EXPECT_EQ(error_of(send), "");
     EXPECT_EQ(error_of(receive), "");
     EXPECT_EQ(room_, large_);
+    EXPECT_EQ(pulls_left_, -1) << "one more was tried";
   }
+}
+
+TEST_F(PullingTest, WherePullingIsSlowMessagesComeInPieces) {
+  int pulls = 0;
+  wires_[1].may_pull = [&](int) {
+    ++pulls;
+    const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(2);
+    while (std::chrono::steady_clock::now() < end) {
+    }
+    return true;
+  };
+  for (int i = 0; i < 50; ++i) {
+    std::fill(room_.begin(), room_.end(), std::byte{0});
+    const auto receive = post(1, Direction::receive, room_);
+    const auto send = post(0, Direction::send, large_);
+    settle();
+    EXPECT_EQ(error_of(send), "");
+    EXPECT_EQ(error_of(receive), "");
+    EXPECT_EQ(room_, large_);
+  }
+  constexpr int kPieces = 3;
+  EXPECT_EQ(pulls, static_cast<int>(QuickerWay::kTries) * kPieces) << "it knows after its tries";
 }
 
 TEST_F(PullingTest, ASenderThatIsLostEndsTheReceiveHoweverMuchWasRead) {

@@ -8,6 +8,7 @@ namespace gradwire::messages {
 namespace {
 
 using Stage = Message::Stage;
+using Clock = QuickerWay::Clock;
 
 }  // namespace
 
@@ -20,7 +21,7 @@ void Transfers::accept(Message& receive, int source, std::uint64_t offer, std::u
   receive.other = offer;
   receive.lent = lent;
   table_.set_matched(receive);
-  if (error == nullptr && lent != 0) {
+  if (error == nullptr && lent != 0 && way_.begin(receive.incoming, Clock::now()) == QuickerWay::Way::pull) {
     receive.stage = Stage::pulling;
     pulls_.push_back(receive);
     return;
@@ -96,7 +97,7 @@ void Transfers::on_report(int source, const Frame& frame) noexcept {
 void Transfers::on_confirm(int source, const Frame& frame) noexcept {
   Message* const receive = table_.find(frame.id);
   if (receive == nullptr || receive->stage != Stage::reported || receive->peer != source) return;
-  table_.abandon(*receive, nullptr);
+  complete(*receive);
 }
 
 bool Transfers::on_piece(int source, const Frame& frame, const Payload& payload) noexcept {
@@ -105,8 +106,13 @@ bool Transfers::on_piece(int source, const Frame& frame, const Payload& payload)
   if (payload.size() > receive->incoming - receive->moved) return false;
   payload.copy_to(receive->data + receive->moved);
   receive->moved += payload.size();
-  if (receive->moved == receive->incoming) table_.abandon(*receive, nullptr);
+  if (receive->moved == receive->incoming) complete(*receive);
   return true;
+}
+
+void Transfers::complete(Message& receive) noexcept {
+  if (receive.lent != 0) way_.end(receive.incoming, Clock::now());
+  table_.abandon(receive, nullptr);
 }
 
 Message* Transfers::find_receive(int source, std::uint64_t offer) const noexcept {

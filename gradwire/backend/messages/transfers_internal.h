@@ -9,6 +9,7 @@
 
 #include "gradwire/backend/messages/message_table_internal.h"
 #include "gradwire/backend/messages/outbox_internal.h"
+#include "gradwire/backend/messages/quicker_way_internal.h"
 #include "gradwire/backend/messages/wire_internal.h"
 
 namespace gradwire::messages {
@@ -20,8 +21,9 @@ class Transfers final {
   // Reads `pulled_piece` bytes out of a peer's memory at a time. All three must outlive this.
   Transfers(Wire& wire, std::size_t pulled_piece, MessageTable& table, Outbox& outbox);
 
-  // Accepts an offer (wire_internal.h) of the peer `source` for a receive that is in no queue. One that is not to have
-  // the message, as it is too large, ends with `error`; the peer hears that nobody wants its pieces.
+  // Accepts an offer (wire_internal.h) of the peer `source` for a receive that is in no queue; `lent` is where its
+  // memory can be read, or 0. A receive that is not to have the message, as it is too large, ends with `error`; the
+  // peer hears that nobody wants its pieces.
   void accept(Message& receive, int source, std::uint64_t offer, std::uint64_t lent,
               const std::exception_ptr& error) noexcept;
   // Ends the message with `reason` unless it is done.
@@ -40,11 +42,15 @@ class Transfers final {
   Message* find_receive(int source, std::uint64_t offer) const noexcept;
 
  private:
+  // The whole message has come.
+  void complete(Message& receive) noexcept;
+
   Wire& wire_;
   const std::size_t pulled_piece_;
   MessageTable& table_;
   Outbox& outbox_;
   MessageQueue pulls_;  // receives that are read out of their senders' memory, in turn
+  QuickerWay way_;      // of messages whose memory can be read
 };
 
 }  // namespace gradwire::messages
