@@ -104,7 +104,7 @@ bool Transfers::on_piece(int source, const Frame& frame, const Payload& payload)
   Message* const receive = table_.find(frame.id);
   if (receive == nullptr || receive->stage != Stage::receiving || receive->peer != source) return true;
   if (payload.size() > receive->incoming - receive->moved) return false;
-  payload.copy_to(receive->data + receive->moved);
+  payload.copy_to(receive->data + receive->moved, receive->incoming);
   receive->moved += payload.size();
   if (receive->moved == receive->incoming) complete(*receive);
   return true;

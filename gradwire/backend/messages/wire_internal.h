@@ -12,7 +12,7 @@
 #include <cstdint>
 #include <span>
 
-#include "gradwire/base/copy.h"
+#include "gradwire/kernels/copy.h"
 
 namespace gradwire::messages {
 
@@ -60,9 +60,11 @@ struct Payload {
   std::span<const std::byte> second;
 
   std::size_t size() const noexcept { return first.size() + second.size(); }
-  void copy_to(std::byte* to) const noexcept {
-    copy_bytes(to, first.data(), first.size());
-    copy_bytes(to + first.size(), second.data(), second.size());
+  void copy_to(std::byte* to) const noexcept { copy_to(to, size()); }
+  // `message_bytes`: of the whole message that the payload is a part of.
+  void copy_to(std::byte* to, std::size_t message_bytes) const noexcept {
+    kernels::copy_from_peer(to, first.data(), first.size(), message_bytes);
+    kernels::copy_from_peer(to + first.size(), second.data(), second.size(), message_bytes);
   }
 };
 
