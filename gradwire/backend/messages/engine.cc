@@ -76,8 +76,8 @@ Engine::Engine(std::unique_ptr<Wire> wire, Options options)
       options_(options),
       dropped_(std::make_exception_ptr(AbortedError("the request was dropped before it ended"))),
       destroyed_(std::make_exception_ptr(AbortedError("point to point: the group was destroyed meanwhile"))),
-      matcher_(*wire_, options.limits),
-      spin_(options.rhythm.spin) {}
+      matcher_(*wire_, options.limits, options.clock),
+      spin_(options.rhythm.spin, options.rhythm.wake_up) {}
 
 Engine::~Engine() { close(destroyed_, nullptr); }
 
@@ -164,14 +164,14 @@ void Engine::await(MutexLock& lock, Message& message, Deadline deadline, bool ca
   const WaiterCount counted(waiters_);
   waited_.store(true, std::memory_order_relaxed);
   // What is there already needs no look at the clock.
-  if (!message.done && poll()) learn_spin(Clock::duration::zero());
+  if (!message.done && poll()) spin_.learn(Clock::duration::zero());
   auto now = message.done ? Clock::time_point() : Clock::now();
   auto quiet_since = now;
   while (!message.done) {
     const std::uint32_t seen = wire_->bell();  // before the wire is read: what comes afterwards rings it
     const bool moved = poll();
     now = Clock::now();
-    if (moved) learn_spin(now - std::exchange(quiet_since, now));
+    if (moved) spin_.learn(now - std::exchange(quiet_since, now));
     if (message.done) break;
     if (const auto reason = why_give_up(message, deadline, now)) {
       if (!cancels) break;
@@ -183,7 +183,7 @@ void Engine::await(MutexLock& lock, Message& message, Deadline deadline, bool ca
       look_for_failures();
       if (message.done) break;
     }
-    if (moved || now < quiet_since + spin_) {
+    if (moved || now < quiet_since + spin_.now()) {
       mutex_.unlock();
       // Where frames moved, more of them may be there already.
       if (!moved && rhythm.yields) std::this_thread::yield();
@@ -202,16 +202,6 @@ void Engine::await(MutexLock& lock, Message& message, Deadline deadline, bool ca
     }
   }
   if (waiters_ > 1 && rhythm.waiter_leads && !led_) changed_.notify_one();  // another may lead
-}
-
-// Frames that come sooner than spinning would last are worth all of it. Where they come later, as over a slow network,
-// spinning wins nothing and takes the processor from those who compute. The time of a wake-up does not count: else
-// waiters that have slept once would find that frames come late, because they sleep, and never spin again.
-void Engine::learn_spin(Clock::duration quiet) {
-  constexpr int kLeastShare = 16;
-  constexpr microseconds kWakeUp{100};
-  const microseconds full = options_.rhythm.spin;
-  spin_ = quiet <= full + kWakeUp ? full : std::max(spin_ / 2, full / kLeastShare);
 }
 
 void Engine::sleep_on_wire(std::uint32_t seen, Clock::time_point until) {

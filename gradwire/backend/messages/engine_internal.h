@@ -17,6 +17,7 @@
 #include <string>
 
 #include "gradwire/backend/messages/matcher_internal.h"
+#include "gradwire/backend/messages/spin_time_internal.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/process.h"
 
@@ -31,7 +32,8 @@ class Engine final : public std::enable_shared_from_this<Engine> {
     // A waiter asks the wire again and again before it sleeps, until nothing has moved for so long; shorter where that
     // was in vain of late.
     std::chrono::microseconds spin{0};
-    bool yields = false;  // it gives its processor away in between
+    std::chrono::microseconds wake_up{0};  // how much later a waiter that slept may see a frame
+    bool yields = false;                   // it gives its processor away in between
     // A waiter then sleeps on the wire itself, and the thread stays away from the wire as long as somebody waits: one
     // wake-up a message, not two.
     bool waiter_leads = false;
@@ -45,6 +47,8 @@ class Engine final : public std::enable_shared_from_this<Engine> {
   struct Options {
     Limits limits;
     Rhythm rhythm;
+    // For the choice of the way of messages (quicker_way_internal.h); null: messages are pulled where they can be.
+    std::function<QuickerWay::TimePoint()> clock;
     // Whether the engine makes its thread itself, with the first message that cannot end at once. Otherwise the backend
     // calls serve() on one.
     bool makes_thread = true;
@@ -103,7 +107,6 @@ class Engine final : public std::enable_shared_from_this<Engine> {
   void require_open() const GRADWIRE_REQUIRES(mutex_);
   void ensure_thread() GRADWIRE_REQUIRES(mutex_);
   void tell_waiters() noexcept GRADWIRE_REQUIRES(mutex_);
-  void learn_spin(Clock::duration quiet) GRADWIRE_REQUIRES(mutex_);
   void stay_away(MutexLock& lock) GRADWIRE_REQUIRES(mutex_);
   // While the bell says `seen`. Lets go of the lock meanwhile.
   void sleep_on_wire(std::uint32_t seen, Clock::time_point until) GRADWIRE_REQUIRES(mutex_);
@@ -127,7 +130,7 @@ class Engine final : public std::enable_shared_from_this<Engine> {
   bool broken_ GRADWIRE_GUARDED_BY(mutex_) = false;
   Clock::time_point next_look_ GRADWIRE_GUARDED_BY(mutex_);
   int waiters_ GRADWIRE_GUARDED_BY(mutex_) = 0;
-  std::chrono::microseconds spin_ GRADWIRE_GUARDED_BY(mutex_);
+  SpinTime spin_ GRADWIRE_GUARDED_BY(mutex_);
   std::atomic<bool> waited_ = false;              // somebody did, since the thread last looked
   bool led_ GRADWIRE_GUARDED_BY(mutex_) = false;  // a waiter sleeps on the wire
   bool idle_ GRADWIRE_GUARDED_BY(mutex_) = true;  // the thread sleeps, or is about to, without work

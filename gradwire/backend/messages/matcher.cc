@@ -19,10 +19,10 @@ using Direction = Message::Direction;
 
 }  // namespace
 
-Matcher::Matcher(Wire& wire, Limits limits)
+Matcher::Matcher(Wire& wire, Limits limits, std::function<QuickerWay::TimePoint()> clock)
     : wire_(wire),
       outbox_(wire, limits, table_),
-      transfers_(wire, limits.pulled_piece, table_, outbox_),
+      transfers_(wire, limits.pulled_piece, std::move(clock), table_, outbox_),
       unreceived_(outbox_),
       ends_(wire, outbox_) {}
 

@@ -4,10 +4,11 @@
 //
 // A message up to Limits::eager_message bytes is written at once and kept by its receiver until somebody receives it. A
 // larger one is offered: it stays with its sender, is accepted when its receive is there, and then goes in pieces. Or
-// the receiver reads it straight out of the sender's memory, where the wire can do that: it reports to have done so,
-// and the sender confirms that it had not given the message up meanwhile; only then is the message done on both sides.
-// What a peer keeps for this endpoint is bounded by credits (Limits): where they are used up, a small message is
-// offered as well, and where those for offers are used up too, further sends wait here, in their order.
+// the receiver reads it straight out of the sender's memory, where the wire can do that and it is quicker
+// (quicker_way_internal.h): it reports to have done so, and the sender confirms that it had not given the message up
+// meanwhile; only then is the message done on both sides. What a peer keeps for this endpoint is bounded by credits
+// (Limits): where they are used up, a small message is offered as well, and where those for offers are used up too,
+// further sends wait here, in their order.
 //
 // A message matches the first receive of its channel, source and tag; receives match in the order in which they were
 // posted. A send that is cancelled before its receive was there was never sent. One whose receive was there ends that
@@ -17,12 +18,14 @@
 //
 // What endpoints tell each other of the ends of channels is in ends_internal.h.
 //
-// Has no clock, no lock and no thread: it does the same whenever the same calls and frames come in the same order.
+// Has no clock of its own, no lock and no thread: it does the same whenever the same calls and frames come in the same
+// order, and the given clock, if any, says the same.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -45,8 +48,8 @@ namespace gradwire::messages {
 // Used by one thread at a time. What throws std::bad_alloc has had no effect then.
 class Matcher final : private FrameSink {
  public:
-  // `wire` must outlive the matcher.
-  Matcher(Wire& wire, Limits limits);
+  // `wire` must outlive the matcher. `clock`: as QuickerWay's.
+  Matcher(Wire& wire, Limits limits, std::function<QuickerWay::TimePoint()> clock = nullptr);
 
   // Messages of the channel may have come before. Throws std::bad_alloc.
   void add_channel(std::uint64_t channel, std::shared_ptr<const Members> members);

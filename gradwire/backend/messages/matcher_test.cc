@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -145,12 +146,11 @@ class PullingTest : public MatcherTest {
       wire.may_pull = [this](int) { return pulls_left_-- > 0; };
     }
     for (std::size_t i = 0; i < large_.size(); ++i) large_[i] = static_cast<std::byte>(i * 7);
-    begin();
+    begin(nullptr);
   }
-  // Endpoints that pull their first message.
-  void begin() {
+  void begin(const std::function<QuickerWay::TimePoint()>& clock) {
     for (int rank = 0; rank < 2; ++rank) {
-      pulling_[rank] = std::make_unique<Matcher>(wires_[rank], limits_);
+      pulling_[rank] = std::make_unique<Matcher>(wires_[rank], limits_, clock);
       pulling_[rank]->add_channel(kChannel, std::make_shared<Members>(Members{rank, std::vector<int>{0, 1}}));
     }
   }
@@ -230,7 +230,6 @@ TEST_F(PullingTest, AReceiveThatIsGivenUpUsesItsMessageUpAndIsNotWrittenAnyMore)
 
 TEST_F(PullingTest, AMessageThatCannotBeReadToItsEndComesInPieces) {
   for (const int readable : {0, 1, 2}) {
-    begin();
     pulls_left_ = readable;
     std::fill(room_.begin(), room_.end(), std::byte{0});
     const auto receive = post(1, Direction::receive, room_);
@@ -244,14 +243,14 @@ TEST_F(PullingTest, AMessageThatCannotBeReadToItsEndComesInPieces) {
 }
 
 TEST_F(PullingTest, WherePullingIsSlowMessagesComeInPieces) {
+  QuickerWay::TimePoint now;
   int pulls = 0;
   wires_[1].may_pull = [&](int) {
     ++pulls;
-    const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(2);
-    while (std::chrono::steady_clock::now() < end) {
-    }
+    now += std::chrono::milliseconds(1);
     return true;
   };
+  begin([&] { return now += std::chrono::microseconds(1); });
   for (int i = 0; i < 50; ++i) {
     std::fill(room_.begin(), room_.end(), std::byte{0});
     const auto receive = post(1, Direction::receive, room_);

@@ -64,7 +64,8 @@ struct Message {
   std::uint64_t order = 0;        // a posted receive's: which of its channel it was
   std::uint64_t other = 0;        // its number at the other side
   std::size_t moved = 0;          // bytes of it written or read
-  std::uint64_t lent = 0;         // a receive's: where pull() finds the message; 0: it comes in pieces
+  std::uint64_t lent = 0;         // a receive's: where pull() finds the message; 0: nowhere
+  std::uint64_t burst = 0;        // a receive's: as QuickerWay's
   std::size_t incoming = 0;       // a receive's: the size of the message that was matched
   std::exception_ptr error;
   Request::Status status;

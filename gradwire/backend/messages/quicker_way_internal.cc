@@ -8,40 +8,46 @@
 namespace gradwire::messages {
 namespace {
 
-// A burst that took longer is over, whatever became of its messages: some of them were given up.
+// A burst that takes longer has messages that were given up.
 constexpr std::chrono::seconds kLongestBurst{1};
 
 }  // namespace
 
-QuickerWay::Way QuickerWay::begin(std::size_t bytes, Clock::time_point now) noexcept {
+QuickerWay::Begun QuickerWay::begin(std::size_t bytes) {
+  if (clock_ == nullptr) return {Way::pull, 0};
+  const TimePoint now = clock_();
   Size& size = size_of(bytes);
-  const bool is_over = burst_.ended_bytes == burst_.begun_bytes || now - burst_.begun > kLongestBurst;
-  if (is_over) burst_ = {.begun = now, .size = &size, .way = choose(size), .begun_bytes = 0, .ended_bytes = 0};
-  burst_.begun_bytes += bytes;
-  if (burst_.size == &size) return burst_.way;
+  if (burst_.over || now - burst_.begun > kLongestBurst) {
+    burst_ = {.number = burst_.number + 1, .begun = now, .size = &size, .way = choose(size), .over = false};
+  }
+  ++burst_.begun_messages;
+  if (burst_.size == &size) return {burst_.way, burst_.number};
   burst_.size = nullptr;
-  return better(size);
+  return {better(size), burst_.number};
 }
 
-void QuickerWay::end(std::size_t bytes, Clock::time_point now) noexcept {
+void QuickerWay::end(std::uint64_t burst, std::size_t bytes) {
+  if (burst != burst_.number || burst_.over) return;
   burst_.ended_bytes += bytes;
-  if (burst_.ended_bytes != burst_.begun_bytes || burst_.size == nullptr) return;
-  const std::chrono::duration<double, std::nano> time = now - burst_.begun;
-  burst_.size->times[static_cast<std::size_t>(burst_.way)].add(time.count() / static_cast<double>(burst_.begun_bytes));
+  ++burst_.ended_messages;
+  burst_.over = burst_.ended_messages == burst_.begun_messages || burst_.ended_messages == kMostOfABurst;
+  if (!burst_.over || burst_.size == nullptr) return;
+  const std::chrono::duration<double, std::nano> time = clock_() - burst_.begun;
+  burst_.size->times[static_cast<std::size_t>(burst_.way)].add(time.count() / static_cast<double>(burst_.ended_bytes));
 }
 
 QuickerWay::Way QuickerWay::choose(Size& size) noexcept {
-  const std::size_t turn = size.chosen++;
-  if (turn < 2 * kTries) return turn % 2 == 0 ? Way::pull : Way::frames;
+  const auto& [pull, frames] = size.times;
+  if (std::min(pull.count, frames.count) < kTries) return pull.count <= frames.count ? Way::pull : Way::frames;
   const Way quicker = better(size);
-  if (turn % kInterval != 0) return quicker;
+  if (++size.chosen % kInterval != 0) return quicker;
   return quicker == Way::pull ? Way::frames : Way::pull;
 }
 
-// Pulling, where nothing is known: it leaves the sender's processor alone.
+// Pulling, where nothing else is known: it leaves the sender's processor alone.
 QuickerWay::Way QuickerWay::better(const Size& size) noexcept {
   const auto& [pull, frames] = size.times;
-  return frames.count > 0 && (pull.count == 0 || frames.median() < pull.median()) ? Way::frames : Way::pull;
+  return pull.count > 0 && frames.count > 0 && frames.median() < pull.median() ? Way::frames : Way::pull;
 }
 
 double QuickerWay::Times::median() const noexcept {

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <deque>
 #include <utility>
 
 namespace gradwire::messages {
@@ -19,10 +20,10 @@ class QuickerWayTest : public ::testing::Test {
  protected:
   // A message alone; the way it went.
   Way receive(std::size_t bytes = kBytes) {
-    const Way way = way_.begin(bytes, now_);
-    now_ += time_of(way);
-    way_.end(bytes, now_);
-    return way;
+    const QuickerWay::Begun begun = way_.begin(bytes);
+    now_ += time_of(begun.way);
+    way_.end(begun.burst, bytes);
+    return begun.way;
   }
   // How many of the messages were pulled.
   std::size_t pulls_of(std::size_t messages, std::size_t bytes = kBytes) {
@@ -30,28 +31,34 @@ class QuickerWayTest : public ::testing::Test {
     for (std::size_t i = 0; i < messages; ++i) pulls += receive(bytes) == Way::pull ? 1 : 0;
     return pulls;
   }
-  microseconds time_of(Way way) { return way == Way::pull ? pull_ : frames_; }
+  microseconds time_of(Way way) const { return way == Way::pull ? pull_ : frames_; }
 
   microseconds pull_{100};
   microseconds frames_{50};
-  QuickerWay way_;
-  QuickerWay::Clock::time_point now_{std::chrono::hours(1)};
+  QuickerWay::TimePoint now_{std::chrono::hours(1)};
+  QuickerWay way_{[this] { return now_; }};
 };
 
 TEST_F(QuickerWayTest, BothWaysAreTriedInTurnAndTheFirstMessageIsPulled) {
   for (std::size_t i = 0; i < kFirstTries; ++i) EXPECT_EQ(receive(), i % 2 == 0 ? Way::pull : Way::frames);
 }
 
-TEST_F(QuickerWayTest, AfterTheTriesMessagesGoTheQuickerWayAndSomeTheOther) {
-  for (const auto& [pull, frames] : {std::pair(100, 50), std::pair(50, 100)}) {
-    way_ = {};
-    pull_ = microseconds(pull);
-    frames_ = microseconds(frames);
-    pulls_of(kFirstTries);
-    constexpr std::size_t kMessages = 10 * QuickerWay::kInterval;
-    const std::size_t pulls = pulls_of(kMessages);
-    EXPECT_EQ(pull < frames ? kMessages - pulls : pulls, kMessages / QuickerWay::kInterval);
+TEST_F(QuickerWayTest, WithoutAClockAllArePulled) {
+  QuickerWay without(nullptr);
+  for (int i = 0; i < 100; ++i) {
+    const QuickerWay::Begun begun = without.begin(kBytes);
+    EXPECT_EQ(begun.way, Way::pull);
+    EXPECT_EQ(begun.burst, 0U);
   }
+}
+
+TEST_F(QuickerWayTest, AfterTheTriesMessagesGoTheQuickerWayAndSomeTheOther) {
+  constexpr std::size_t kMessages = 10 * QuickerWay::kInterval, kOther = kMessages / QuickerWay::kInterval;
+  pulls_of(kFirstTries);
+  EXPECT_EQ(pulls_of(kMessages), kOther);
+  std::swap(pull_, frames_);
+  pulls_of(kFirstTries, 2 * kBytes);
+  EXPECT_EQ(pulls_of(kMessages, 2 * kBytes), kMessages - kOther);
 }
 
 TEST_F(QuickerWayTest, ATryThatWasHeldUpDecidesNothing) {
@@ -85,45 +92,80 @@ TEST_F(QuickerWayTest, SizesAreToldApart) {
 
 TEST_F(QuickerWayTest, MessagesAtTheSameTimeGoTheSameWayAndAreMeasuredTogether) {
   for (std::size_t i = 0; i < kFirstTries; ++i) {
-    const Way way = way_.begin(kBytes, now_);
-    EXPECT_EQ(way, i % 2 == 0 ? Way::pull : Way::frames);
-    EXPECT_EQ(way_.begin(kBytes, now_), way);
-    now_ += time_of(way);
-    way_.end(kBytes, now_);
-    EXPECT_EQ(way_.begin(kBytes, now_), way);
-    now_ += time_of(way);
-    for (int rest = 0; rest < 2; ++rest) way_.end(kBytes, now_);
+    const QuickerWay::Begun begun = way_.begin(kBytes);
+    EXPECT_EQ(begun.way, i % 2 == 0 ? Way::pull : Way::frames);
+    for (int more = 0; more < 2; ++more) {
+      EXPECT_EQ(way_.begin(kBytes).way, begun.way);
+      now_ += time_of(begun.way);
+      way_.end(begun.burst, kBytes);
+    }
+    now_ += time_of(begun.way);
+    way_.end(begun.burst, kBytes);
   }
   EXPECT_EQ(pulls_of(10), 0U);
+}
+
+// A receiver that posts the next receive before the one before has ended.
+TEST_F(QuickerWayTest, WhereOneMessageIsAlwaysUnderWayTheQuickerWayIsFoundAllTheSame) {
+  for (const bool pull_is_quicker : {false, true}) {
+    if (pull_is_quicker) std::swap(pull_, frames_);
+    const std::size_t bytes = pull_is_quicker ? 2 * kBytes : kBytes;
+    std::deque<QuickerWay::Begun> under_way{way_.begin(bytes)};
+    std::size_t quicker = 0;
+    constexpr std::size_t kTried = 2 * kFirstTries * QuickerWay::kMostOfABurst, kAll = kTried + 100;
+    for (std::size_t i = 0; i < kAll; ++i) {
+      under_way.push_back(way_.begin(bytes));
+      now_ += time_of(under_way.front().way);
+      way_.end(under_way.front().burst, bytes);
+      const bool is_pull = under_way.back().way == Way::pull;
+      quicker += i >= kTried && is_pull == pull_is_quicker ? 1 : 0;
+      under_way.pop_front();
+    }
+    EXPECT_EQ(quicker, kAll - kTried);
+  }
 }
 
 TEST_F(QuickerWayTest, MessagesOfSeveralSizesAtTheSameTimeDecideNothing) {
   pulls_of(kFirstTries);
-  for (std::size_t i = 0; i < 100; ++i) {  // frames would seem slow
-    const Way way = way_.begin(kBytes, now_);
-    EXPECT_EQ(way_.begin(4 * kBytes, now_), Way::pull) << "nothing is known of that size";
-    now_ += std::chrono::milliseconds(10);
-    way_.end(kBytes, now_);
-    way_.end(4 * kBytes, now_);
-    if (i % QuickerWay::kInterval != 0) continue;
-    EXPECT_EQ(way, Way::frames);
+  for (std::size_t i = 1; i < QuickerWay::kInterval; ++i) {
+    const QuickerWay::Begun begun = way_.begin(kBytes);
+    EXPECT_EQ(begun.way, Way::frames);
+    const QuickerWay::Begun other = way_.begin(4 * kBytes);
+    EXPECT_EQ(other.way, Way::pull) << "nothing is known of that size";
+    now_ += std::chrono::milliseconds(10);  // as if frames were slow
+    way_.end(begun.burst, kBytes);
+    way_.end(other.burst, 4 * kBytes);
   }
+  receive();  // the one that goes the other way
   EXPECT_EQ(pulls_of(10), 0U);
 }
 
-// Its bytes never come. They must not keep the endpoint from learning for ever.
-TEST_F(QuickerWayTest, AMessageThatIsGivenUpIsForgotten) {
-  for (int i = 0; i < 5; ++i) {
-    way_.begin(kBytes, now_);
-    now_ += std::chrono::seconds(2);
+// Their ends never come, or come in a later burst. The endpoint learns all the same, and what it learns is right.
+TEST_F(QuickerWayTest, MessagesThatAreGivenUpOrLateDecideNothing) {
+  for (const bool pull_is_quicker : {false, true}) {
+    if (pull_is_quicker) std::swap(pull_, frames_);
+    const std::size_t bytes = pull_is_quicker ? 2 * kBytes : kBytes;
+    for (int i = 0; i < 5; ++i) {
+      const QuickerWay::Begun late = way_.begin(bytes);
+      way_.begin(bytes);
+      now_ += std::chrono::seconds(2);
+      const QuickerWay::Begun next = way_.begin(bytes);
+      EXPECT_NE(next.burst, late.burst);
+      way_.end(late.burst, bytes);
+      now_ += time_of(next.way);
+      way_.end(next.burst, bytes);
+    }
+    pulls_of(kFirstTries, bytes);
+    EXPECT_EQ(pulls_of(10, bytes), pull_is_quicker ? 10U : 0U);
   }
-  pulls_of(kFirstTries);
-  EXPECT_EQ(pulls_of(10), 0U);
 }
 
-TEST_F(QuickerWayTest, AnySizeIsTaken) {
-  for (std::size_t bytes = 1; bytes != 0; bytes <<= 1) EXPECT_NO_FATAL_FAILURE(receive(bytes)) << bytes;
-  receive(0);
+TEST_F(QuickerWayTest, EverySizeLearnsForItself) {
+  for (std::size_t bytes = 1; bytes < std::size_t{1} << 31; bytes <<= 1) {
+    EXPECT_EQ(receive(bytes), Way::pull) << bytes;
+    EXPECT_EQ(receive(bytes), Way::frames) << bytes;
+  }
+  receive(~std::size_t{0});
 }
 
 }  // namespace

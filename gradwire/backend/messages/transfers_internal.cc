@@ -3,17 +3,18 @@
 #include "gradwire/backend/messages/transfers_internal.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace gradwire::messages {
 namespace {
 
 using Stage = Message::Stage;
-using Clock = QuickerWay::Clock;
 
 }  // namespace
 
-Transfers::Transfers(Wire& wire, std::size_t pulled_piece, MessageTable& table, Outbox& outbox)
-    : wire_(wire), pulled_piece_(pulled_piece), table_(table), outbox_(outbox) {}
+Transfers::Transfers(Wire& wire, std::size_t pulled_piece, std::function<QuickerWay::TimePoint()> clock,
+                     MessageTable& table, Outbox& outbox)
+    : wire_(wire), pulled_piece_(pulled_piece), table_(table), outbox_(outbox), way_(std::move(clock)) {}
 
 void Transfers::accept(Message& receive, int source, std::uint64_t offer, std::uint64_t lent,
                        const std::exception_ptr& error) noexcept {
@@ -21,10 +22,14 @@ void Transfers::accept(Message& receive, int source, std::uint64_t offer, std::u
   receive.other = offer;
   receive.lent = lent;
   table_.set_matched(receive);
-  if (error == nullptr && lent != 0 && way_.begin(receive.incoming, Clock::now()) == QuickerWay::Way::pull) {
-    receive.stage = Stage::pulling;
-    pulls_.push_back(receive);
-    return;
+  if (error == nullptr && lent != 0) {
+    const QuickerWay::Begun begun = way_.begin(receive.incoming);
+    receive.burst = begun.burst;
+    if (begun.way == QuickerWay::Way::pull) {
+      receive.stage = Stage::pulling;
+      pulls_.push_back(receive);
+      return;
+    }
   }
   outbox_.add_answer(receive, Stage::accepting);
   if (error != nullptr) table_.finish(receive, error);
@@ -69,7 +74,7 @@ bool Transfers::pull_piece() noexcept {
   MessageQueue::remove(receive);
   if (!came) {
     receive.moved = 0;
-    outbox_.add_answer(receive, Stage::accepting);  // so it comes in pieces
+    outbox_.add_answer(receive, Stage::accepting);  // so it comes in pieces, which count as pulling: it begins so
   } else if (receive.moved += bytes; receive.moved == receive.incoming) {
     outbox_.add_answer(receive, Stage::reporting);
   } else {
@@ -111,7 +116,7 @@ bool Transfers::on_piece(int source, const Frame& frame, const Payload& payload)
 }
 
 void Transfers::complete(Message& receive) noexcept {
-  if (receive.lent != 0) way_.end(receive.incoming, Clock::now());
+  if (receive.burst != 0) way_.end(receive.burst, receive.incoming);
   table_.abandon(receive, nullptr);
 }
 

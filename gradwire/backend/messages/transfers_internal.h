@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <functional>
 
 #include "gradwire/backend/messages/message_table_internal.h"
 #include "gradwire/backend/messages/outbox_internal.h"
@@ -18,8 +19,9 @@ namespace gradwire::messages {
 // and checked, as a message may have ended meanwhile. Used by one thread at a time.
 class Transfers final {
  public:
-  // Reads `pulled_piece` bytes out of a peer's memory at a time. All three must outlive this.
-  Transfers(Wire& wire, std::size_t pulled_piece, MessageTable& table, Outbox& outbox);
+  // Reads `pulled_piece` bytes out of a peer's memory at a time. All three must outlive this. `clock`: as QuickerWay's.
+  Transfers(Wire& wire, std::size_t pulled_piece, std::function<QuickerWay::TimePoint()> clock, MessageTable& table,
+            Outbox& outbox);
 
   // Accepts an offer (wire_internal.h) of the peer `source` for a receive that is in no queue; `lent` is where its
   // memory can be read, or 0. A receive that is not to have the message, as it is too large, ends with `error`; the

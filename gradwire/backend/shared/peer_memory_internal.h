@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Large messages in one copy: a rank reads its peer's memory through the kernel (process_vm_readv, Linux 3.2).
 //
-// Where the kernel refuses that (seccomp, Yama, ranks of different users), or the environment says
-// GRADWIRE_READ_PEERS=0, messages go through the rings.
+// Where the kernel refuses that (seccomp, Yama, ranks of different users), where the receiver has found the rings
+// quicker, or where the environment says GRADWIRE_READ_PEERS=0, messages go through the rings.
 #pragma once
 
 #include <atomic>

@@ -7,6 +7,7 @@
 
 #include "gradwire/backend/peer_error_internal.h"
 #include "gradwire/backend/shared/ring_wire_internal.h"
+#include "gradwire/base/environment.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
 
@@ -15,6 +16,7 @@ namespace {
 
 // How long a waiter asks the rings itself where every rank has a processor of its own.
 constexpr std::chrono::microseconds kSpinTime{30};
+constexpr std::chrono::microseconds kWakeUp{100};
 
 std::shared_ptr<const messages::Members> everyone(const World& world) {
   auto members = std::make_shared<messages::Members>();
@@ -29,6 +31,8 @@ std::shared_ptr<messages::Engine> make_engine(const std::shared_ptr<World>& worl
   messages::Engine::Options options;
   options.limits.eager_message = wire->max_payload();
   if (world->may_spin()) options.rhythm.spin = kSpinTime;
+  options.rhythm.wake_up = kWakeUp;
+  if (environment("GRADWIRE_READ_PEERS") != "always") options.clock = std::chrono::steady_clock::now;
   options.rhythm.waiter_leads = true;
   return std::make_shared<messages::Engine>(std::move(wire), options);
 }
