@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <random>
+#include <string>
 
 #include "gradwire/base/environment.h"
 
@@ -18,7 +19,7 @@ constexpr std::size_t kMostRead = std::size_t{1} << 30;
 constexpr std::size_t kLeastLent = std::size_t{32} << 10;
 
 std::unique_ptr<const std::uint64_t> random_value() {
-  if (environment("GRADWIRE_READ_PEERS") == "0") return nullptr;
+  if (read_peers() == ReadPeers::never) return nullptr;
   std::random_device device;
   const std::uint64_t value = (std::uint64_t{device()} << 32) | device() | 1;
   return std::make_unique<const std::uint64_t>(value);
@@ -27,6 +28,11 @@ std::unique_ptr<const std::uint64_t> random_value() {
 std::uint64_t address_of(const void* memory) noexcept { return reinterpret_cast<std::uintptr_t>(memory); }
 
 }  // namespace
+
+ReadPeers read_peers() {
+  const std::string said = environment("GRADWIRE_READ_PEERS").value_or("");
+  return said == "0" ? ReadPeers::never : said == "always" ? ReadPeers::always : ReadPeers::where_quicker;
+}
 
 PeerMemory::PeerMemory(const World& world, std::byte* marks, std::size_t stride)
     : world_(world),

@@ -17,6 +17,11 @@
 
 namespace gradwire::shared {
 
+// Whether messages are read out of their senders' memory: what GRADWIRE_READ_PEERS says ("0", "always", another value
+// or none).
+enum class ReadPeers { never, always, where_quicker };
+ReadPeers read_peers();
+
 // In shared memory, one a rank: where a number lies in the rank's own memory, and the number. Who reads it there reads
 // the right process: the number of a process may mean another one in another namespace of processes.
 struct MemoryMark {

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "gradwire/backend/peer_error_internal.h"
+#include "gradwire/backend/shared/peer_memory_internal.h"
 #include "gradwire/backend/shared/ring_wire_internal.h"
-#include "gradwire/base/environment.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
 
@@ -32,7 +32,7 @@ std::shared_ptr<messages::Engine> make_engine(const std::shared_ptr<World>& worl
   options.limits.eager_message = wire->max_payload();
   if (world->may_spin()) options.rhythm.spin = kSpinTime;
   options.rhythm.wake_up = kWakeUp;
-  if (environment("GRADWIRE_READ_PEERS") != "always") options.clock = std::chrono::steady_clock::now;
+  if (read_peers() == ReadPeers::where_quicker) options.clock = std::chrono::steady_clock::now;
   options.rhythm.waiter_leads = true;
   return std::make_shared<messages::Engine>(std::move(wire), options);
 }
