@@ -43,8 +43,8 @@ void declare_hosts(CLI::App& app, RawOptions& raw) {
   add("--node-rank", raw.node, "The number of this host, from 0", "K");
   add("--rendezvous", raw.rendezvous, "Where node 0 listens and the others find it", "HOST:PORT");
   add("--job-id", raw.job_id, "The job's name; a launcher with another name cannot join", "NAME");
-  add("--secret-file", raw.secret_file, "Holds the secret that the hosts share (default: GRADWIRE_SECRET_FILE, else GRADWIRE_SECRET)",
-      "FILE");
+  add("--secret-file", raw.secret_file,
+      "Holds the secret that the hosts share (default: GRADWIRE_SECRET_FILE, else GRADWIRE_SECRET)", "FILE");
   add("--master-port", raw.master_port, "MASTER_PORT of the ranks (default: one that is free on node 0)", "PORT");
   add("--rendezvous-timeout", raw.rendezvous_timeout, "How long hosts wait for each other (default 300)", "SECONDS");
   add("--heartbeat-timeout", raw.heartbeat_timeout, "A host that is silent so long has vanished (default 10)",
