@@ -11,6 +11,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 
 from gradwire import _C
 from gradwire._C import ProcessGroup, Store
+from gradwire._attempt import agree_on_attempt
 
 __all__ = ["from_c10d", "to_c10d"]
 
@@ -46,8 +47,10 @@ def create(options: Any, _: Any) -> Any:
     ranks = ",".join(str(rank) for rank in options.global_ranks_in_group)
     life = _made[options.group_id, ranks]
     _made[options.group_id, ranks] += 1
-    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    store = PrefixStore(f"gradwire/{attempt}/{ranks or 'all'}/{life}", options.store)
+    place = f"{ranks or 'all'}/{life}"
+    asking = PrefixStore(f"gradwire/attempt/{place}", options.store)
+    attempt = agree_on_attempt(asking, options.group_rank, options.group_size, options.timeout)
+    store = PrefixStore(f"gradwire/{attempt}/{place}", options.store)
     backend = _C.make_c10d_backend(store, options.group_rank, options.group_size, options.timeout)
     # PyTorch names the group, but not where it wraps the backend (TORCH_DISTRIBUTED_DEBUG=DETAIL).
     group = _C.group_under(backend)

@@ -143,6 +143,28 @@ for attempt in range(3):
 print("well", flush=True)
 """
 
+# Two agents of several hosts, of which one alone counts the restart: its own ranks had failed.
+UNEVEN_RESTARTS = FORKS + """
+def lives(rank, size, attempt):
+    os.environ.update(GROUP_WORLD_SIZE="2", TORCHELASTIC_RUN_ID="job", TORCHELASTIC_MAX_RESTARTS="3")
+    if rank > 0:
+        os.environ["TORCHELASTIC_RESTART_COUNT"] = "0"
+    init(rank, size)
+    assert sum_of_ranks() == 111
+    pair = td.new_group([1, 2], backend="gradwire")
+    assert rank == 0 or sum_of_ranks(pair) == 110
+    if attempt < 2:
+        os._exit(0)  # as one that was killed
+    td.destroy_process_group()
+    init(rank, size)
+    assert sum_of_ranks() == 111
+    td.destroy_process_group()
+
+for attempt in range(3):
+    run(3, attempt, lives)
+print("well", flush=True)
+"""
+
 SUBGROUPS = FORKS + """
 def groups_in_groups(rank, size, attempt):
     init(rank, size)
@@ -161,6 +183,12 @@ print("well", flush=True)
 
 def test_ranks_that_are_started_anew_meet_again_in_the_store_of_their_agent(run_script):
     (process,) = run_script(RESTARTS, 1)
+    output, _ = process.communicate(timeout=GUARD)
+    assert process.returncode == 0 and output == "well\n", output
+
+
+def test_ranks_of_agents_that_count_their_restarts_differently_meet(run_script):
+    (process,) = run_script(UNEVEN_RESTARTS, 1)
     output, _ = process.communicate(timeout=GUARD)
     assert process.returncode == 0 and output == "well\n", output
 
@@ -219,6 +247,30 @@ for backend in ("gloo", "gradwire"):
                 wrapped(torch.full((1, 4), rank + 1.0)).sum().backward()
                 mean = 1.5 if rank < 2 else 3.5
                 assert torch.allclose(model.weight.grad, torch.full((1, 4), mean), rtol=0.02), (hook, model.weight.grad)
+        from gradwire.distributed.algorithms.ddp_comm_hooks import default_hooks, optimizer_overlap_hooks
+        from gradwire.distributed.algorithms.ddp_comm_hooks import post_localSGD_hook as post_local
+        # Before it begins, post-local SGD averages over the group of the model.
+        model = nn.Linear(4, 1, bias=False)
+        wrapped = nn.parallel.DistributedDataParallel(model)
+        state = post_local.PostLocalSGDState(None, gradwire.from_c10d(half), 100)
+        wrapped.register_comm_hook(state, post_local.post_localSGD_hook)
+        wrapped(torch.full((1, 4), rank + 1.0)).sum().backward()
+        assert torch.allclose(model.weight.grad, torch.full((1, 4), 2.5)), model.weight.grad
+        # Each parameter steps by its own gradient, whatever the buckets are: layers of one size, in several buckets.
+        def layers():
+            torch.manual_seed(0)
+            return nn.parallel.DistributedDataParallel(nn.Sequential(*(nn.Linear(16, 16) for _ in range(5))), bucket_cap_mb=0.003)
+        ours, plain = layers(), layers()
+        make_optimizer = lambda params: torch.optim.SGD(params, 0.1, momentum=0.9)
+        ours.register_comm_hook(None, optimizer_overlap_hooks.hook_then_optimizer(default_hooks.allreduce_hook, make_optimizer))
+        optimizer = make_optimizer(list(plain.parameters()))
+        for step in range(4):
+            for wrapped in (ours, plain):
+                wrapped.zero_grad()
+                wrapped(torch.full((2, 16), step + rank + 1.0)).square().mean().backward()
+            optimizer.step()
+            for mine, other in zip(ours.parameters(), plain.parameters()):
+                assert torch.allclose(mine, other, rtol=1e-5, atol=1e-6), step
     td.destroy_process_group()
 print(json.dumps(out), flush=True)
 """

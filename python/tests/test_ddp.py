@@ -952,6 +952,39 @@ def test_the_optimizers_step_inside_backward(ranks):
     ranks.all_well(SIZE, body)
 
 
+def test_one_hook_that_steps_serves_several_models_and_parameters_whose_data_was_replaced(ranks):
+    def body(group):
+        make_optimizer = lambda params: torch.optim.SGD(params, 0.01, momentum=0.9)  # noqa: E731
+        hook = optimizer_overlap_hooks.hook_then_optimizer(default_hooks.allreduce_hook, make_optimizer)
+        models = []
+        for _ in range(2):  # equal names
+            ours, plain = (DistributedDataParallel(make_model(), process_group=group) for _ in range(2))
+            ours.register_comm_hook(None, hook)
+            models.append((ours, plain, make_optimizer(list(plain.parameters()))))
+        for step in range(4):
+            for ours, plain, optimizer in models:
+                if step == 2:
+                    for parameter in ours.parameters():
+                        parameter.data = parameter.detach().clone()
+                gradients(ours, group, steps=1)
+                gradients(plain, group, steps=1)
+                optimizer.step()
+                for got, wanted in zip(ours.parameters(), plain.parameters(), strict=True):
+                    assert torch.equal(got, wanted), step
+
+    ranks.all_well(SIZE, body)
+
+
+def test_a_hook_that_steps_has_the_memory_of_its_state(ranks):
+    def body(group):
+        make_optimizer = lambda params: torch.optim.SGD(params, 0.0)  # noqa: E731
+        hook = optimizer_overlap_hooks.hook_then_optimizer(powerSGD_hook.powerSGD_hook, make_optimizer)
+        made = {id(hook.make_native(powerSGD_hook.PowerSGDState(None))) for _ in range(50)}
+        assert len(made) == 50, "no state has the hook of one that is gone"
+
+    ranks.all_well(1, body)
+
+
 def test_hooks_without_ddp_and_clipping(ranks):
     def body(group):
         model = make_model()
@@ -964,6 +997,18 @@ def test_hooks_without_ddp_and_clipping(ranks):
         return result
 
     assert_averages(ranks.all_well(SIZE, body))
+
+
+@pytest.mark.parametrize("flag", [0, 1, None])
+def test_flags_count_by_their_truth(ranks, flag):
+    def body(group):
+        model = torch.nn.BatchNorm1d(2)
+        model.running_mean.fill_(group.rank())
+        DistributedDataParallel(model, process_group=group, broadcast_buffers=flag)
+        return model.running_mean[0].item()
+
+    kept = flag is not None and not flag
+    assert ranks.all_well(2, body) == ([0.0, 1.0] if kept else [0.0, 0.0])
 
 
 def test_what_has_no_meaning_is_refused(ranks):

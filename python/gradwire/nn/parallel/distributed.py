@@ -273,7 +273,7 @@ class DistributedDataParallel(Module, Joinable):
         self.module = module
         self.device_ids = device_ids
         self.output_device = output_device
-        at_construction = broadcast_buffers is not False
+        at_construction = broadcast_buffers is None or bool(broadcast_buffers)
         self._forward_sync_buffers = at_construction if forward_sync_buffers is None else bool(forward_sync_buffers)
         self._sync = True
         self.find_unused_parameters = find_unused_parameters

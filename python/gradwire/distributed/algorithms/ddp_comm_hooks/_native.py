@@ -156,10 +156,7 @@ def run_on_torch_bucket(hook: NativeHook, state: Any, bucket: Any) -> Future[tor
     # Only a state that is an object of its own has a memory.
     known = _Pass() if state is None else _passes.setdefault(state, _Pass())
     # PyTorch's buckets do not know the group of their model. What divides must be the size of the group that sums.
-    held = made.groups if isinstance(state, CommHook) else groups_in(state)
-    group = (group_of(state) if _is_group(state) else held[0] if held else None) or adapted(
-        torch.distributed.group.WORLD
-    )
+    group = _own_group(state, made) or adapted(torch.distributed.group.WORLD)
     parameters = bucket.parameters()
     last = bucket.is_last()
     if bucket.buffer().is_sparse:
@@ -183,6 +180,19 @@ def _average_of_sparse(gradient: torch.Tensor, group: ProcessGroup) -> Future[to
     future: Future[torch.Tensor] = Future()
     future.set_result(gradient.div_(group.size()))
     return future
+
+
+def _own_group(state: Any, made: CommHook) -> ProcessGroup | None:
+    """The group that a state names as the model's; a state may hold others beside it."""
+    if _is_group(state) or state is None:
+        return group_of(state)
+    if isinstance(state, CommHook):
+        held = made.groups
+    elif hasattr(state, "process_group"):
+        return group_of(state.process_group)
+    else:
+        held = groups_in(state)
+    return held[0] if held else None
 
 
 def _is_group(state: Any) -> bool:

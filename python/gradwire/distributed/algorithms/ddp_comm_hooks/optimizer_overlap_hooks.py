@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any, Callable
 
 import torch
+from torch.utils.weak import WeakIdKeyDictionary
 
 from gradwire import _C
 from gradwire.distributed.algorithms.ddp_comm_hooks._native import GivenHook, Hook, NativeHook, native_hook
@@ -22,14 +23,16 @@ class _Steps:
 
     def __init__(self, make_optimizer: Callable[[list[torch.Tensor]], torch.optim.Optimizer]) -> None:
         self._make = make_optimizer
-        self._optimizers: dict[str, tuple[torch.nn.Parameter, torch.optim.Optimizer]] = {}
+        # By parameter: several models may share a hook, and have equal names.
+        self._optimizers: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
-    def __call__(self, name: str, parameter: torch.Tensor, gradient: torch.Tensor) -> None:
-        if name not in self._optimizers:
+    def __call__(self, _: str, parameter: torch.Tensor, gradient: torch.Tensor) -> None:
+        if parameter not in self._optimizers:
             # Shares the parameter's memory, but has a .grad of its own: the parameter's belongs to DDP.
             twin = torch.nn.Parameter(parameter.detach())
-            self._optimizers[name] = twin, self._make([twin])
-        twin, optimizer = self._optimizers[name]
+            self._optimizers[parameter] = twin, self._make([twin])
+        twin, optimizer = self._optimizers[parameter]
+        twin.data = parameter.detach()  # somebody may have given the parameter other memory
         twin.grad = gradient
         with torch.no_grad():
             optimizer.step()
@@ -43,12 +46,12 @@ def hook_then_optimizer(hook: GivenHook, make_optimizer: Callable[[list[torch.Te
     optimizers that treat each parameter by itself (all of torch.optim's but LBFGS).
     """
     steps = _Steps(make_optimizer)
-    made: dict[int, Any] = {}
+    made: dict[int, tuple[Any, Any]] = {}  # with the state, so that no other one gets its id
 
     def make(state: Any) -> Any:
         if id(state) not in made:
-            made[id(state)] = _C.hooks.make_hook_then_step(native_hook(state, hook), steps)
-        return made[id(state)]
+            made[id(state)] = state, _C.hooks.make_hook_then_step(native_hook(state, hook), steps)
+        return made[id(state)][1]
 
     return NativeHook(
         "then_optimizer",

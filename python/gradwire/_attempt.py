@@ -1,0 +1,59 @@
+# SPDX-FileCopyrightText: The gradwire authors
+# SPDX-License-Identifier: Apache-2.0
+"""Where the ranks of a group meet that a launcher of PyTorch's may start again, in a store that lives longer than they do."""
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from datetime import timedelta
+from typing import Any
+
+__all__ = ["agree_on_attempt"]
+
+
+def agree_on_attempt(store: Any, rank: int, size: int, timeout: timedelta) -> str:
+    """A word for this start of the ranks: the same on all of them, and another one after each start.
+
+    On one host, that is TORCHELASTIC_RESTART_COUNT. Agents of several hosts count differently: an agent does not count a
+    restart whose reason was on another host. There, rank 0 makes the word. Each other rank asks for it with a word of its
+    own, as the store may hold answers to ranks of an earlier start, and confirms that it has read the answer.
+
+    store: torch.distributed's, for this group alone but for earlier starts. Raises TimeoutError.
+    """
+    count = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    may_restart = os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0"
+    if not may_restart or os.environ.get("GROUP_WORLD_SIZE", "1") == "1" or size == 1:
+        return count
+    word = uuid.uuid4().hex
+    if rank == 0:
+        _answer(store, word, set(range(1, size)), timeout)
+        return word
+    store.set(f"asks/{rank}", word)
+    store.wait([f"answer/{word}"], timeout)
+    agreed = bytes(store.get(f"answer/{word}")).decode()
+    store.set(f"confirms/{agreed}/{rank}", b"1")
+    return agreed
+
+
+def _answer(store: Any, word: str, missing: set[int], timeout: timedelta) -> None:
+    """Answers the ranks until each has confirmed that it has read the word; who asked in an earlier start never does."""
+    answered: set[str] = set()
+    deadline = time.monotonic() + timeout.total_seconds()
+    pause = 0.001
+    while True:
+        missing = {rank for rank in missing if not store.check([f"confirms/{word}/{rank}"])}
+        if not missing:
+            return
+        for rank in missing:
+            if not store.check([f"asks/{rank}"]):
+                continue
+            asked = bytes(store.get(f"asks/{rank}")).decode()
+            if asked not in answered:
+                store.set(f"answer/{asked}", word)
+                answered.add(asked)
+        if time.monotonic() > deadline:
+            ranks = ", ".join(str(rank) for rank in sorted(missing))
+            raise TimeoutError(f"init_process_group: rank 0 waited {timeout} for ranks of the group that did not come: {ranks}.")
+        time.sleep(pause)
+        pause = min(2 * pause, 0.05)
