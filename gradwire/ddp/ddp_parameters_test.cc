@@ -210,6 +210,32 @@ TEST_P(DdpParameters, ComplexParameters) {
 
 // Frozen after the module was wrapped, and thawed again, as fine-tuning schedules do; also where the parameters get new
 // accumulators meanwhile, as from a checkpoint that is loaded.
+// The backward pass of a complex number that is made of two parameters gives the second one a gradient that is negated
+// lazily: its memory holds the opposite.
+struct PairImpl : torch::nn::Module {
+  PairImpl() {
+    real = register_parameter("real", at::full({}, 2.0, at::kDouble));
+    imaginary = register_parameter("imaginary", at::full({}, 3.0, at::kDouble));
+  }
+  at::Tensor forward(const at::Tensor& factor) { return at::real(at::complex(real, imaginary).conj() * factor).sum(); }
+  at::Tensor real, imaginary;
+};
+TORCH_MODULE(Pair);
+
+TEST_P(DdpParameters, GradientsThatAreNegatedLazily) {
+  run_ranks(GetParam(), 2, [&](int rank, auto group) {
+    const at::Tensor factor =
+        at::complex(at::full({}, 1.0 + rank, at::kDouble), at::full({}, 10.0 + rank, at::kDouble));
+    Pair alone, wrapped;
+    alone->forward(factor).backward();
+    ASSERT_TRUE(alone->imaginary.grad().is_neg()) << "or this test proves nothing";
+    DistributedDataParallel ddp(wrapped, options(group));
+    ddp(factor).backward();
+    EXPECT_EQ(wrapped->real.grad().item().toDouble(), 1.5);
+    EXPECT_EQ(wrapped->imaginary.grad().item().toDouble(), 10.5);
+  });
+}
+
 TEST_P(DdpParameters, FrozenAndThawedBetweenIterations) {
   for (const bool anew : {false, true}) {
     run_ranks(GetParam(), 2, [&](int rank, auto group) {

@@ -17,7 +17,8 @@ constexpr std::int64_t kGrain = std::int64_t{1} << 18;  // the least number of e
 
 bool is_one_run(const at::Tensor& destination, const at::Tensor& source) {
   return destination.device().is_cpu() && source.device().is_cpu() && destination.strides() == source.strides() &&
-         destination.scalar_type() == source.scalar_type() && source.is_non_overlapping_and_dense();
+         destination.scalar_type() == source.scalar_type() && source.is_non_overlapping_and_dense() &&
+         !source.is_neg() && !destination.is_neg();  // lazily negated: the memory holds other values
 }
 
 // A tensor that type promotion treats as a number, as in PyTorch's multiplication by a number.

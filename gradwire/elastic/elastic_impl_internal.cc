@@ -45,12 +45,6 @@ std::shared_ptr<Store> store_of(const ElasticOptions& options) {
   return membership::open_job_store(*place, options.timeout);
 }
 
-// For the watch of an epoch, which looks again by itself.
-std::shared_ptr<Store> without_patience(const std::shared_ptr<Store>& store) {
-  const auto patient = std::dynamic_pointer_cast<membership::PatientStore>(store);
-  return patient == nullptr ? store : patient->underlying();
-}
-
 void seed_generator(std::uint64_t seed, const ElasticStep& at) {
   const std::array<std::int64_t, 3> numbers{static_cast<std::int64_t>(seed), at.step, at.rank};
   at::manual_seed(stable_hash(std::span<const std::int64_t>(numbers)));
@@ -118,7 +112,7 @@ ElasticEnd Elastic::Impl::run(std::int64_t steps, const std::function<void(const
       }
     } catch (const std::exception& error) {
       give_up_epoch(describe(error));
-      if (!ends_epoch(error)) throw;
+      if (!ends_epoch(error) && !is_of_a_newcomer(error, member.epoch())) throw;
       continue;
     }
     give_up_epoch("");
@@ -141,6 +135,14 @@ bool Elastic::Impl::leaves_now() {
 bool Elastic::Impl::ends_epoch(const std::exception& error) {
   return dynamic_cast<const PeerError*>(&error) != nullptr || dynamic_cast<const TimeoutError*>(&error) != nullptr ||
          dynamic_cast<const AbortedError*>(&error) != nullptr;
+}
+
+// A newcomer that lacks memory, threads or descriptors for the group leaves, and takes nobody along: the rank that
+// lacks them tells all ranks of the epoch.
+bool Elastic::Impl::is_of_a_newcomer(const std::exception& error, const Epoch& epoch) const {
+  if (dynamic_cast<const ResourceError*>(&error) == nullptr || counted_ == kNoState || met_.empty()) return false;
+  return std::any_of(epoch.members.begin(), epoch.members.end(),
+                     [&](const membership::EpochMember& member) { return !met_.contains(member.number); });
 }
 
 // Leaves the present epoch. With a reason, the others of the epoch are told; without one, all stop at this boundary.
@@ -169,7 +171,8 @@ bool Elastic::Impl::enter(Member& member) {
   // Ranks of one host see each other's ends, but not that the job has another store.
   const bool watches = crosses_hosts(epoch) || std::dynamic_pointer_cast<membership::PatientStore>(store_) != nullptr;
   if (watches) {
-    if (!watch_) watch_ = std::make_unique<internal::EpochWatch>(without_patience(store_));
+    if (!watch_)
+      watch_ = std::make_unique<internal::EpochWatch>(membership::without_patience(store_));  // looks again by itself
     std::vector<std::int64_t> numbers;
     for (const membership::EpochMember& each : epoch.members) numbers.push_back(each.number);
     keys = watch_->begin(epoch.number, std::move(numbers), std::move(keys), membership::name_of_job_store(*store_));
@@ -191,6 +194,8 @@ bool Elastic::Impl::enter(Member& member) {
     has_followed_ = false;
   }
   state_.enter_group();
+  met_.clear();
+  for (const membership::EpochMember& each : epoch.members) met_.insert(each.number);
   asked_to_leave_ = false;
   std::optional<SlowRule> slow_rule = member.slow_rule();
   if (!slow_rule) slow_rule = options_.slow;

@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -52,6 +53,7 @@ class Elastic::Impl {
   void give_up_epoch(const std::string& reason);
   // Whether the job goes on in another epoch after this error.
   static bool ends_epoch(const std::exception& error);
+  bool is_of_a_newcomer(const std::exception& error, const membership::Epoch& epoch) const;
   // elastic_follow_internal.cc: how this member follows the others, as a newcomer.
   bool can_follow() const;
   void follow(membership::Member& member, const std::function<void(const ElasticStep&)>& step);
@@ -71,6 +73,7 @@ class Elastic::Impl {
   std::int64_t own_us_ = 0;                  // this member's own time of the last step
   std::atomic<bool> leave_{false};
   std::int64_t counted_ = internal::kNoState;
+  std::set<std::int64_t> met_;       // the members of the last epoch whose group was made
   internal::MemoryStanding memory_;  // of the hooks
   internal::Departure departure_;    // of this member
   bool has_followed_ = false;        // what it holds, it has by following, and no member has confirmed that

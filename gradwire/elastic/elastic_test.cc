@@ -495,6 +495,46 @@ TEST(ElasticTest, AnotherModelIsRefusedAndTheJobGoesOn) {
   EXPECT_EQ(members[0].end, ElasticEnd::finished);
 }
 
+// DDP would call other collectives than the members do.
+TEST(ElasticTest, OtherOptionsOfDdpAndFrozenParametersAreRefusedAndTheJobGoesOn) {
+  ElasticJob job({.min = 1, .max = 3, .first = 1});
+  Members members;
+  std::atomic<bool> refused{false};
+  std::atomic<bool> begun{false};
+  members.start(job.options(), kSteps, "", [&](Elastic&, const ElasticStep& at) {
+    begun = true;
+    while (at.step == 5 && !refused) std::this_thread::yield();
+  });
+  while (!begun) std::this_thread::yield();
+  const auto join_with = [&](const std::function<void(DdpOptions&, Mlp&)>& change) -> std::string {
+    try {
+      Elastic elastic(job.options());
+      DdpOptions options;
+      options.process_group = elastic.group();
+      Mlp net;
+      change(options, net);
+      DistributedDataParallel ddp(net, options);
+      torch::optim::SGD optimizer(ddp.parameters(), sgd());
+      elastic.add(ddp).add(optimizer);
+      elastic.run(kSteps, [](const ElasticStep&) {});
+    } catch (const MismatchError& error) {
+      return error.what();
+    }
+    return "was taken";
+  };
+  for (const auto& change : std::vector<std::function<void(DdpOptions&, Mlp&)>>{
+           [](DdpOptions&options, Mlp&) { options.bucket_cap_mb = 0.5; },
+           [](DdpOptions&options, Mlp&) { options.lanes = 0; },
+           [](DdpOptions&options, Mlp&) { options.find_unused_parameters = true; },
+           [](DdpOptions&, Mlp&net) { net->parameters().front().requires_grad_(false); }}) {
+    const std::string error = join_with(change);
+    EXPECT_NE(error.find("DDP's options and frozen parameters: "), std::string::npos) << error;
+  }
+  refused = true;
+  members.join();
+  EXPECT_EQ(members[0].end, ElasticEnd::finished) << members[0].error;
+}
+
 TEST(ElasticTest, AMemberThatComesAfterTheEndIsTooLate) {
   ElasticJob job({.min = 1, .max = 1, .first = 1});
   Members members;

@@ -99,6 +99,31 @@ std::int64_t hash_of_bits(const std::vector<at::Tensor>& tensors) {
   return joined(hashes);
 }
 
+namespace {
+
+// What the user asked of DDP and must be the same on all members: it decides which collectives DDP calls.
+std::string text_of(const DdpOptions& options) {
+  std::ostringstream text;
+  const auto list = [&](const auto& values) {
+    for (const auto& value : values) text << value << ',';
+    text << ';';
+  };
+  text << options.broadcast_buffers << options.forward_sync_buffers.value_or(options.broadcast_buffers)
+       << options.gradient_as_bucket_view << options.find_unused_parameters << options.static_graph << ';'
+       << options.lanes << ';' << options.bucket_cap_mb.value_or(-1) << ';';
+  list(options.bucket_caps_mb);
+  list(options.parameters_and_buffers_to_ignore);
+  list(options.delay_all_reduce_named_params);
+  text << options.param_to_hook_all_reduce << ';';
+  if (!options.mixed_precision) return text.str();
+  for (const auto& dtype : {options.mixed_precision->param_dtype, options.mixed_precision->reduce_dtype,
+                            options.mixed_precision->buffer_dtype})
+    text << (dtype ? static_cast<int>(*dtype) : -1) << ',';
+  return text.str();
+}
+
+}  // namespace
+
 void TrainingState::add(DdpCore& core) {
   cores_.push_back(&core);
   orders_.emplace_back();
@@ -111,10 +136,14 @@ void TrainingState::add(AddedShards shards) { shards_.push_back(std::move(shards
 
 std::string TrainingState::description() const {
   std::ostringstream shapes;
+  std::ostringstream settings;
   std::string hooks;
   for (const DdpCore* core : cores_) {
-    for (const auto& item : core->module().named_parameters())
+    settings << text_of(core->options());
+    for (const auto& item : core->module().named_parameters()) {
       shapes << item.key() << item.value().scalar_type() << item.value().sizes() << ";";
+      settings << item.value().requires_grad();
+    }
     for (const auto& item : core->module().named_buffers())
       shapes << item.key() << item.value().scalar_type() << item.value().sizes() << ";";
     const auto hook = core->comm_hook();
@@ -129,7 +158,8 @@ std::string TrainingState::description() const {
         concat(", ", shards.state->sharding_identity(), shards.options.copies ? " with copies" : " without copies");
   if (workers_.workers != nullptr) names += concat(", ", workers_.workers->exchange_identity());
   return concat("a model of ", numel, " elements (shapes ", std::hex, stable_hash(shapes.str()), std::dec,
-                "), hooks: ", hooks, ", ", optimizers_.size(), " optimizers", names);
+                "), hooks: ", hooks, ", DDP's options and frozen parameters: ", std::hex, stable_hash(settings.str()),
+                std::dec, ", ", optimizers_.size(), " optimizers", names);
 }
 
 std::vector<at::Tensor> TrainingState::tensors() const {

@@ -179,15 +179,20 @@ void Journal::complete_decisions(const std::vector<std::string>& lines, std::siz
 
 void Journal::write(const std::string& text) {
   is_full_ = false;
+  const auto fail_with = [&](int problem, const char* what) {
+    is_full_ = problem == ENOSPC || problem == EDQUOT || problem == EFBIG;
+    errno = problem;
+    fail_errno(path_, what);
+  };
+  if (cut_at_ && ::ftruncate(file_.get(), *cut_at_) != 0) fail_with(errno, "cannot be cut after its last whole record");
+  cut_at_.reset();
   const off_t before = ::lseek(file_.get(), 0, SEEK_END);
   if (before < 0) fail_errno(path_, "cannot be written");
   const auto give_up = [&](const char* what) {
     const int problem = errno;
-    // When this fails too, the next reader completes or cuts the record.
-    [[maybe_unused]] const int cut = ::ftruncate(file_.get(), before);
-    is_full_ = problem == ENOSPC || problem == EDQUOT || problem == EFBIG;
-    errno = problem;
-    fail_errno(path_, what);
+    // Where this fails too, the next write cuts the record, or another process that reads the file.
+    if (::ftruncate(file_.get(), before) != 0) cut_at_ = before;
+    fail_with(problem, what);
   };
   for (std::size_t done = 0; done < text.size();) {
     const ssize_t count = ::write(file_.get(), text.data() + done, text.size() - done);

@@ -48,6 +48,7 @@ class Journal {
 
   const std::string path_;
   UniqueFd file_;
+  std::optional<off_t> cut_at_;  // a part of a record lies behind this, which could not be removed
   Roster roster_;
   bool is_full_ = false;
   std::int64_t last_event_ = 0;

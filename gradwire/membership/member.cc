@@ -6,6 +6,7 @@
 #include <array>
 #include <chrono>
 #include <span>
+#include <thread>
 #include <utility>
 
 #include "gradwire/base/error.h"
@@ -13,6 +14,7 @@
 #include "gradwire/base/log.h"
 #include "gradwire/base/process_identity.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/membership/patient_store.h"
 #include "gradwire/store/stored_number.h"
 
 namespace gradwire::membership {
@@ -52,16 +54,16 @@ Member::Member(std::shared_ptr<Store> store, std::string program, Milliseconds t
     throw;  // there is nobody to tell
   } catch (...) {
     // The coordinator would put it into an epoch later, and the others would wait for it.
-    if (!out_) give_up_joining();
+    if (!out_) give_up_joining(log_);
     throw;
   }
 }
 
-void Member::give_up_joining() noexcept {
+void Member::give_up_joining(EventLog& log) noexcept {
   try {
     // In another store the number may be that of another member.
-    if (log_.read(told_number_, Milliseconds(0)) != to_text(told_)) return;
-    log_.append(Died{number_, "gave up before the coordinator knew it"});
+    if (log.read(told_number_, Milliseconds(0)) != to_text(told_)) return;
+    log.append(Died{number_, "gave up before the coordinator knew it"});
   } catch (const std::exception& error) {
     log::warn(concat("a member could not tell its elastic job that it gave up joining: ", error.what()));
   }
@@ -70,7 +72,8 @@ void Member::give_up_joining() noexcept {
 Member::~Member() {
   if (out_ || !owner_.is_current()) return;
   try {
-    leave();
+    EventLog log(without_patience(store_));  // whoever ends may have waited for the store already
+    leave_through(log);
   } catch (const std::exception& error) {
     log::warn(concat("a member could not tell its elastic job that it leaves: ", error.what()));
   }
@@ -265,35 +268,47 @@ void Member::report_unreachable(const std::vector<int>& ranks) {
 
 void Member::ask_to_leave() { log_.append(Leaving{number_}); }
 
-void Member::leave() {
+void Member::leave() { leave_through(log_); }
+
+void Member::leave_through(EventLog& log) {
   out_ = true;
-  if (waits_) {
-    log_.append(Died{number_, "left while it waited"});
+  if (next_ == 0) {
+    give_up_joining(log);
+  } else if (waits_) {
+    log.append(Died{number_, "left while it waited"});
   } else {
-    log_.append(Left{number_});
+    log.append(Left{number_});
   }
 }
 
 void Member::done() {
   out_ = true;
   const Deadline patience = Deadline::after(std::min(timeout_, kLastWord));
-  try {
-    tell(Done{number_});
-    Deadline next_look = Deadline::after(kTellAgain);
-    while (!value_of(*store_, epoch_key(epoch_.number + 1), std::min(kSeldomLook, patience.remaining()))) {
-      if (patience.expired()) {
-        log::warn(concat("member ", number_,
-                         ": the elastic job has finished, but its coordinator has not written that down; is it gone?"));
-        return;
+  const std::shared_ptr<Store> store = without_patience(store_);
+  EventLog log(store);
+  told_ = Done{number_};
+  told_number_ = 0;
+  std::string problem = "is it gone?";
+  Deadline next_look = Deadline::after(Milliseconds(0));
+  do {
+    try {
+      // What a store that came back has lost is told again.
+      if (next_look.expired()) {
+        if (told_number_ == 0 || log.read(told_number_, Milliseconds(0)) != to_text(told_))
+          told_number_ = log.append(told_);
+        next_look = Deadline::after(kTellAgain);
       }
-      if (!next_look.expired()) continue;
-      tell_again_if_lost();
-      next_look = Deadline::after(kTellAgain);
+      if (value_of(*store, epoch_key(epoch_.number + 1), std::min(kSeldomLook, patience.remaining()))) return;
+    } catch (const StoreError& error) {
+      problem = error.what();
+      std::this_thread::sleep_for(std::min(kLook, patience.remaining()));
+    } catch (const std::exception& error) {
+      problem = error.what();
+      break;
     }
-  } catch (const std::exception& error) {
-    log::warn(concat("member ", number_,
-                     ": the elastic job has finished, but its coordinator could not be told: ", error.what()));
-  }
+  } while (!patience.expired());
+  log::warn(concat("member ", number_,
+                   ": the elastic job has finished, but its coordinator has not written that down: ", problem));
 }
 
 }  // namespace gradwire::membership

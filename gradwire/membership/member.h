@@ -101,13 +101,14 @@ class Member {
   void leave();
   // Tells that all members of this epoch have counted the last step, and waits until the coordinator has written that
   // down. This member is no longer one. Throws nothing: when the coordinator or the store is gone, it warns after
-  // 10 s, or when the store throws.
+  // 10 s, whatever the patience of the store.
   void done();
 
  private:
   // Returns false when `gives_up` ended the wait.
   bool be_admitted();
-  void give_up_joining() noexcept;
+  void give_up_joining(EventLog& log) noexcept;
+  void leave_through(EventLog& log);
   // The value of the key that `key` names; nothing when this member was dropped, or `gives_up` ended the wait.
   std::optional<std::string> wait_for(const std::function<std::string()>& key);
   // Tells the coordinator.

@@ -58,4 +58,9 @@ std::shared_ptr<Store> PatientStore::clone() {
   return std::make_shared<PatientStore>(underlying()->clone(), patience_);
 }
 
+std::shared_ptr<Store> without_patience(const std::shared_ptr<Store>& store) {
+  const auto patient = std::dynamic_pointer_cast<PatientStore>(store);
+  return patient == nullptr ? store : patient->underlying();
+}
+
 }  // namespace gradwire::membership

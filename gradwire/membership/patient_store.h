@@ -32,4 +32,7 @@ class PatientStore final : public ForwardingStore {
   const Milliseconds patience_;
 };
 
+// The store below a PatientStore; another store itself. For calls whose caller tries again, or must not wait for long.
+std::shared_ptr<Store> without_patience(const std::shared_ptr<Store>& store);
+
 }  // namespace gradwire::membership

@@ -14,6 +14,7 @@
 #include <stdexcept>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/process_identity.h"
@@ -103,6 +104,43 @@ class StoreLossTest : public ::testing::Test {
   std::atomic<bool> stop_{false};
   std::thread runner_;
 };
+
+// Its program has the result, and the store may never come back.
+TEST_F(StoreLossTest, WhoIsDoneOrEndsDoesNotWaitForAStoreThatIsGone) {
+  run();
+  const auto join_soon = [this] {
+    return std::async(std::launch::async,
+                      [store = client()] { return std::make_unique<Member>(store, "net", std::chrono::seconds(3)); });
+  };
+  auto joins_a = join_soon(), joins_b = join_soon();
+  auto a = joins_a.get(), b = joins_b.get();
+  ASSERT_TRUE(a->meet() && b->meet());
+  stop_running();
+  coordinator_.reset();
+  server_.reset();
+  const auto begin = std::chrono::steady_clock::now();
+  a->done();
+  b.reset();
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(kLong) / 2)
+      << "the patience of the store is " << kLong.count() << " min";
+}
+
+TEST_F(StoreLossTest, MembersThatAreDoneTellItToAStoreThatComesBack) {
+  run();
+  const auto [a, b] = two_that_meet();
+  stop_running();
+  coordinator_.reset();
+  server_.reset();
+  std::vector<std::future<void>> ends;
+  for (Member* member : {a.get(), b.get()})
+    ends.push_back(std::async(std::launch::async, [member] { member->done(); }));
+  start(restored_store(journal()));
+  run();
+  for (auto& end : ends) end.get();
+  const auto last = value_of(*server_, epoch_key(2), Milliseconds(0));
+  ASSERT_TRUE(last);
+  EXPECT_TRUE(epoch_of(*last).finished);
+}
 
 TEST_F(StoreLossTest, TheMembersOfAnEpochMeetAnewAtABoundary) {
   run();

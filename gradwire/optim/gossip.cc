@@ -148,9 +148,10 @@ GossipAverager::Parts::Next GossipAverager::Parts::next_of(const List& list, int
   if (partner != rank) {
     const at::Tensor sent = at::stack({difference, list.slow});
     const at::Tensor received = at::empty_like(sent);
-    const auto sending = channel->send({sent}, partner);
+    // One after the other: an engine may run the messages of a pair in order, and let a large one wait for its receive.
+    if (rank < partner) channel->send({sent}, partner)->wait();
     channel->recv({received}, partner)->wait();
-    sending->wait();
+    if (rank > partner) channel->send({sent}, partner)->wait();
     // Both ranks get the same bits: a + b is b + a.
     const at::Tensor mean = (sent + received) / 2;
     mean_difference = mean[0];

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <fstream>
 #include <memory>
 #include <random>
 #include <thread>
@@ -278,6 +279,27 @@ TEST_F(ElasticLaunchTest, ALauncherKillsRanksOfItsOwnAlone) {
   const auto finals = record().finals();
   EXPECT_EQ(finals.size(), 4U);
   for (const auto& parameters : finals) expect_equal_bits(parameters, finals.front(), "a member against the first");
+}
+
+// The process that replaces a rank can open no file for the memory that it would share. It fails alone; another process
+// comes then.
+TEST_F(ElasticLaunchTest, ANewcomerWithoutDescriptorsTakesNobodyAlong) {
+  start_job("1:3", 3, 300, 0);
+  std::int64_t epoch = 0;
+  const auto members = record().wait_for_epoch(3, epoch);
+  ASSERT_EQ(members.size(), 3U);
+  std::ofstream(record().folder() + "/few_descriptors");
+  ::kill(static_cast<pid_t>(members.front()), SIGKILL);
+  page()->budget += 5;
+  const auto next = record().wait_for_epoch(3, epoch);
+  ASSERT_EQ(next.size(), 3U);
+  for (std::size_t i = 1; i < members.size(); ++i)
+    EXPECT_EQ(std::count(next.begin(), next.end(), members[i]), 1) << "it went on";
+  page()->budget = steps_;
+  const launch::Result result = finish();
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_NE(result.err.find("descriptors more than"), std::string::npos) << result.err;
+  record().expect_serial_bits();
 }
 
 // Batch normalization counts its batches in a buffer: a step that was done again counts once, also on a process that
