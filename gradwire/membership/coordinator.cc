@@ -54,6 +54,7 @@ Coordinator::Coordinator(std::shared_ptr<Store> store, CoordinatorOptions option
       log_(store_),
       journal_(options_.journal, options_.roster) {
   if (options_.slow) require_valid(*options_.slow);
+  require_last_event();
   claim(*store_, identity_);
   if (options_.slow) store_->set(kSlowRuleKey, to_text(*options_.slow));
   publish();
@@ -66,6 +67,17 @@ Coordinator::~Coordinator() {
   } catch (const std::exception&) {
     // The store is gone, and with it the job.
   }
+}
+
+// restored_store() reads the journal before this coordinator locks it. Another one may have written to it meanwhile.
+void Coordinator::require_last_event() {
+  if (journal_.last_event() == 0) return;
+  const std::optional<std::string> event = log_.read(journal_.last_event(), Milliseconds(0));
+  if (event && as_line(*event) == journal_.last_text()) return;
+  throw StoreError(concat("the job's store does not hold event ", journal_.last_event(), " of the journal ",
+                          options_.journal,
+                          ": another coordinator wrote to the journal while the store was made from it; "
+                          "start again"));
 }
 
 void Coordinator::publish() {

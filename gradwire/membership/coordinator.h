@@ -47,8 +47,8 @@ struct CoordinatorOptions {
 class Coordinator {
  public:
   // Shares the ownership of `store`, whose keys are the job's alone; reads the journal, and publishes the last
-  // decisions again. Throws InvalidArgument when the options are not valid or another coordinator serves the job; and
-  // what Journal::Journal() and the store throw.
+  // decisions again. Throws InvalidArgument when the options are not valid or another coordinator serves the job;
+  // StoreError when the store lacks the last event of the journal; and what Journal::Journal() and the store throw.
   Coordinator(std::shared_ptr<Store> store, CoordinatorOptions options);
   ~Coordinator();
   Coordinator(const Coordinator&) = delete;
@@ -76,6 +76,7 @@ class Coordinator {
     std::vector<Unreachable> unreachable;  // Roster::unreachable before the event
   };
 
+  void require_last_event();
   void publish();
   // Starts and ends the two waits below, after an event and at the beginning. `late_before`: the number of members
   // that kept another one waiting before the event.

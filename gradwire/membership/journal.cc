@@ -119,6 +119,11 @@ std::vector<Put> apply_text(Roster& roster, std::int64_t number, const std::stri
 
 }  // namespace
 
+std::string as_line(std::string event) {
+  std::replace(event.begin(), event.end(), '\n', ' ');
+  return event;
+}
+
 Journal::Journal(const std::string& path, const RosterOptions& options)
     : path_(path), file_(::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600)) {
   require_valid(options);
@@ -157,6 +162,7 @@ void Journal::read(const std::string& path) {
     if (!is_event(lines[index], number, text) || number != last_event_ + 1)
       fail(path_, concat("the line '", lines[index], "' does not follow from event ", last_event_));
     last_event_ = number;
+    last_text_ = text;
     last_decisions_ = apply_text(roster_, number, text);
     complete_decisions(lines, ++index);
     index += last_decisions_.size();
@@ -206,15 +212,14 @@ void Journal::write(const std::string& text) {
 const std::vector<Put>& Journal::append(std::int64_t number, const std::string& event) {
   GRADWIRE_CHECK(number == last_event_ + 1);
   Roster next = roster_;
-  // A line end, which no gradwire writes within an event, would end the record.
-  std::string line = event;
-  std::replace(line.begin(), line.end(), '\n', ' ');
+  std::string line = as_line(event);
   std::vector<Put> decisions = apply_text(next, number, line);
   std::string text = concat(number, "\t", line, "\n");
   for (const Put& put : decisions) text += line_of(put) + "\n";
   write(text);
   roster_ = std::move(next);
   last_event_ = number;
+  last_text_ = std::move(line);
   last_decisions_ = std::move(decisions);
   return last_decisions_;
 }

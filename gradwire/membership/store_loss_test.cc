@@ -142,6 +142,24 @@ TEST_F(StoreLossTest, MembersThatAreDoneTellItToAStoreThatComesBack) {
   EXPECT_TRUE(epoch_of(*last).finished);
 }
 
+// The other one was killed when its place was about to be taken.
+TEST_F(StoreLossTest, AStoreFromAJournalThatAnotherCoordinatorStillWroteIsRefused) {
+  auto joins_a = join();
+  await_unread();
+  settle();
+  std::map<std::string, std::string> contents = restored_store(journal());
+  auto joins_b = join();
+  await_unread();
+  settle();
+  const auto a = joins_a.get(), b = joins_b.get();
+  coordinator_.reset();
+  server_.reset();
+  EXPECT_THROW(start(std::move(contents)), StoreError);
+  coordinator_.reset();
+  server_.reset();
+  EXPECT_NO_THROW(start(restored_store(journal())));
+}
+
 TEST_F(StoreLossTest, TheMembersOfAnEpochMeetAnewAtABoundary) {
   run();
   const auto [a, b] = two_that_meet();
