@@ -16,15 +16,14 @@ def agree_on_attempt(store: Any, rank: int, size: int, timeout: timedelta) -> st
     """A word for this start of the ranks: the same on all of them, and another one after each start.
 
     On one host, that is TORCHELASTIC_RESTART_COUNT. Agents of several hosts count differently: an agent does not count a
-    restart whose reason was on another host. There, rank 0 makes the word. Each other rank asks for it with a word of its
+    restart whose reason was on another host, and none of them counts one because a host came. There, rank 0 makes the word. Each other rank asks for it with a word of its
     own, as the store may hold answers to ranks of an earlier start, and confirms that it has read the answer.
 
     store: torch.distributed's, for this group alone but for earlier starts. Raises TimeoutError.
     """
-    count = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    may_restart = os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0"
-    if not may_restart or os.environ.get("GROUP_WORLD_SIZE", "1") == "1" or size == 1:
-        return count
+    several_agents = "TORCHELASTIC_RUN_ID" in os.environ and os.environ.get("GROUP_WORLD_SIZE", "1") != "1"
+    if not several_agents or size == 1:
+        return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     word = uuid.uuid4().hex
     if rank == 0:
         _answer(store, word, set(range(1, size)), timeout)

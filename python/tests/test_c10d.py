@@ -146,7 +146,7 @@ print("well", flush=True)
 # Two agents of several hosts, of which one alone counts the restart: its own ranks had failed.
 UNEVEN_RESTARTS = FORKS + """
 def lives(rank, size, attempt):
-    os.environ.update(GROUP_WORLD_SIZE="2", TORCHELASTIC_RUN_ID="job", TORCHELASTIC_MAX_RESTARTS="3")
+    os.environ.update(GROUP_WORLD_SIZE="2", TORCHELASTIC_RUN_ID="job")
     if rank > 0:
         os.environ["TORCHELASTIC_RESTART_COUNT"] = "0"
     init(rank, size)
