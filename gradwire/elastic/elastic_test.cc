@@ -36,14 +36,18 @@ struct MemberSlot {
 // What a member does in a step, before it computes.
 using BeforeStep = std::function<void(Elastic& elastic, const ElasticStep& at)>;
 
+using DdpChange = std::function<void(DdpOptions& options, Mlp& net)>;
+
+// `change`: called before the module is wrapped.
 MemberResult run_member(const ElasticOptions& options, std::int64_t steps, const std::string& hook,
-                        const BeforeStep& before, int model = 1) {
+                        const BeforeStep& before, int model = 1, const DdpChange& change = {}) {
   MemberResult result;
   try {
     Elastic elastic(options);
     DdpOptions ddp_options;
     ddp_options.process_group = elastic.group();
     Mlp net(3, 8, model);
+    if (change) change(ddp_options, net);
     DistributedDataParallel ddp(net, ddp_options);
     if (!hook.empty()) ddp.register_comm_hook(make_hook(hook));
     torch::optim::SGD optimizer(ddp.parameters(), sgd());
@@ -475,7 +479,8 @@ TEST_P(ElasticMemoryTest, AStepThatIsDoneAgainFindsTheMemoryAsItWas) {
   expect_equal_bits(train(true), train(false), "with steps that were done again");
 }
 
-TEST(ElasticTest, AnotherModelIsRefusedAndTheJobGoesOn) {
+// Calls `join` with the options of a job that has begun and does not end meanwhile; the job goes on to its end.
+void while_a_job_trains(const std::function<void(const ElasticOptions& options)>& join) {
   ElasticJob job({.min = 1, .max = 3, .first = 1});
   Members members;
   std::atomic<bool> refused{false};
@@ -485,54 +490,35 @@ TEST(ElasticTest, AnotherModelIsRefusedAndTheJobGoesOn) {
     while (at.step == 5 && !refused) std::this_thread::yield();
   });
   while (!begun) std::this_thread::yield();
-  ElasticOptions other = job.options();
-  other.program = "another program";
-  const MemberResult result = run_member(other, kSteps, "", {});
+  join(job.options());
   refused = true;
   members.join();
-  EXPECT_NE(result.error.find("was refused: this process trains 'another program, a model of"), std::string::npos)
-      << result.error;
-  EXPECT_EQ(members[0].end, ElasticEnd::finished);
+  EXPECT_EQ(members[0].end, ElasticEnd::finished) << members[0].error;
+}
+
+TEST(ElasticTest, AnotherModelIsRefusedAndTheJobGoesOn) {
+  while_a_job_trains([](ElasticOptions other) {
+    other.program = "another program";
+    const MemberResult result = run_member(other, kSteps, "", {});
+    EXPECT_NE(result.error.find("was refused: this process trains 'another program, a model of"), std::string::npos)
+        << result.error;
+  });
 }
 
 // DDP would call other collectives than the members do.
 TEST(ElasticTest, OtherOptionsOfDdpAndFrozenParametersAreRefusedAndTheJobGoesOn) {
-  ElasticJob job({.min = 1, .max = 3, .first = 1});
-  Members members;
-  std::atomic<bool> refused{false};
-  std::atomic<bool> begun{false};
-  members.start(job.options(), kSteps, "", [&](Elastic&, const ElasticStep& at) {
-    begun = true;
-    while (at.step == 5 && !refused) std::this_thread::yield();
-  });
-  while (!begun) std::this_thread::yield();
-  const auto join_with = [&](const std::function<void(DdpOptions&, Mlp&)>& change) -> std::string {
-    try {
-      Elastic elastic(job.options());
-      DdpOptions options;
-      options.process_group = elastic.group();
-      Mlp net;
-      change(options, net);
-      DistributedDataParallel ddp(net, options);
-      torch::optim::SGD optimizer(ddp.parameters(), sgd());
-      elastic.add(ddp).add(optimizer);
-      elastic.run(kSteps, [](const ElasticStep&) {});
-    } catch (const MismatchError& error) {
-      return error.what();
+  const std::vector<DdpChange> changes = {
+      [](DdpOptions& options, Mlp&) { options.bucket_cap_mb = 0.5; },
+      [](DdpOptions& options, Mlp&) { options.lanes = 0; },
+      [](DdpOptions& options, Mlp&) { options.find_unused_parameters = true; },
+      [](DdpOptions&, Mlp& net) { net->parameters().front().requires_grad_(false); }};
+  while_a_job_trains([&](const ElasticOptions& options) {
+    for (const DdpChange& change : changes) {
+      const MemberResult result = run_member(options, kSteps, "", {}, 1, change);
+      EXPECT_NE(result.error.find("was refused: this process trains"), std::string::npos) << result.error;
+      EXPECT_NE(result.error.find("DDP's options and frozen parameters: "), std::string::npos) << result.error;
     }
-    return "was taken";
-  };
-  for (const auto& change : std::vector<std::function<void(DdpOptions&, Mlp&)>>{
-           [](DdpOptions&options, Mlp&) { options.bucket_cap_mb = 0.5; },
-           [](DdpOptions&options, Mlp&) { options.lanes = 0; },
-           [](DdpOptions&options, Mlp&) { options.find_unused_parameters = true; },
-           [](DdpOptions&, Mlp&net) { net->parameters().front().requires_grad_(false); }}) {
-    const std::string error = join_with(change);
-    EXPECT_NE(error.find("DDP's options and frozen parameters: "), std::string::npos) << error;
-  }
-  refused = true;
-  members.join();
-  EXPECT_EQ(members[0].end, ElasticEnd::finished) << members[0].error;
+  });
 }
 
 TEST(ElasticTest, AMemberThatComesAfterTheEndIsTooLate) {

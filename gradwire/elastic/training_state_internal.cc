@@ -18,6 +18,7 @@
 #include "gradwire/base/stable_hash.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/ddp/archive_bytes_internal.h"
+#include "gradwire/ddp/ddp_options_internal.h"
 #include "gradwire/ddp/first_rank_memory.h"
 #include "gradwire/ddp/hook_estimates_internal.h"
 #include "gradwire/ddp/hook_state.h"
@@ -101,24 +102,15 @@ std::int64_t hash_of_bits(const std::vector<at::Tensor>& tensors) {
 
 namespace {
 
-// What the user asked of DDP and must be the same on all members: it decides which collectives DDP calls.
-std::string text_of(const DdpOptions& options) {
+// What the user asked of DDP and the ranks of a group must agree on: it decides which collectives DDP calls.
+std::string text_of_settings(const DdpCore& core) {
+  const DdpOptions& options = core.options();
+  const auto asked = reducer_options(options);
+  const std::vector<at::Tensor> parameters = core.module().parameters();
+  const c10::DeviceType place = parameters.empty() ? c10::DeviceType::CPU : parameters.front().device().type();
   std::ostringstream text;
-  const auto list = [&](const auto& values) {
-    for (const auto& value : values) text << value << ',';
-    text << ';';
-  };
-  text << options.broadcast_buffers << options.forward_sync_buffers.value_or(options.broadcast_buffers)
-       << options.gradient_as_bucket_view << options.find_unused_parameters << options.static_graph << ';'
-       << options.lanes << ';' << options.bucket_cap_mb.value_or(-1) << ';';
-  list(options.bucket_caps_mb);
-  list(options.parameters_and_buffers_to_ignore);
-  list(options.delay_all_reduce_named_params);
-  text << options.param_to_hook_all_reduce << ';';
-  if (!options.mixed_precision) return text.str();
-  for (const auto& dtype : {options.mixed_precision->param_dtype, options.mixed_precision->reduce_dtype,
-                            options.mixed_precision->buffer_dtype})
-    text << (dtype ? static_cast<int>(*dtype) : -1) << ',';
+  text << asked.free_lanes << asked.free_caps << ';';
+  for (const NamedSetting& setting : settings_of(options, asked, place)) text << setting.value << ',';
   return text.str();
 }
 
@@ -139,7 +131,7 @@ std::string TrainingState::description() const {
   std::ostringstream settings;
   std::string hooks;
   for (const DdpCore* core : cores_) {
-    settings << text_of(core->options());
+    settings << text_of_settings(*core);
     for (const auto& item : core->module().named_parameters()) {
       shapes << item.key() << item.value().scalar_type() << item.value().sizes() << ";";
       settings << item.value().requires_grad();

@@ -73,7 +73,7 @@ Coordinator::~Coordinator() {
 void Coordinator::require_last_event() {
   if (journal_.last_event() == 0) return;
   const std::optional<std::string> event = log_.read(journal_.last_event(), Milliseconds(0));
-  if (event && as_line(*event) == journal_.last_text()) return;
+  if (event && journal_.last_event_is(*event)) return;
   throw StoreError(concat("the job's store does not hold event ", journal_.last_event(), " of the journal ",
                           options_.journal,
                           ": another coordinator wrote to the journal while the store was made from it; "

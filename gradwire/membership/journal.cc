@@ -117,12 +117,13 @@ std::vector<Put> apply_text(Roster& roster, std::int64_t number, const std::stri
            "gradwire"}};
 }
 
-}  // namespace
-
+// A line end, which no gradwire writes within an event, would end the record.
 std::string as_line(std::string event) {
   std::replace(event.begin(), event.end(), '\n', ' ');
   return event;
 }
+
+}  // namespace
 
 Journal::Journal(const std::string& path, const RosterOptions& options)
     : path_(path), file_(::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600)) {
@@ -208,6 +209,8 @@ void Journal::write(const std::string& text) {
   }
   if (::fdatasync(file_.get()) != 0) give_up("cannot be brought to the disk");
 }
+
+bool Journal::last_event_is(const std::string& event) const { return as_line(event) == last_text_; }
 
 const std::vector<Put>& Journal::append(std::int64_t number, const std::string& event) {
   GRADWIRE_CHECK(number == last_event_ + 1);

@@ -30,8 +30,8 @@ class Journal {
   const Roster& roster() const noexcept { return roster_; }
   // The number of the last event in the file; 0 when there is none.
   std::int64_t last_event() const noexcept { return last_event_; }
-  // The text of that event, as append() writes it.
-  const std::string& last_text() const noexcept { return last_text_; }
+  // Whether that event is `event`.
+  bool last_event_is(const std::string& event) const;
   // The decisions that followed from the last event.
   const std::vector<Put>& last_decisions() const noexcept { return last_decisions_; }
 
@@ -76,8 +76,5 @@ std::vector<PlayedEpoch> read_membership_log(const std::string& path);
 // Events that the coordinator had not read yet are missing; those who wrote them notice that, and write them again.
 // Throws StoreError when the file cannot be read or is no journal; InvalidArgument when the job has ended.
 std::map<std::string, std::string> restored_store(const std::string& path);
-
-// An event as the journal has it: a line end, which no gradwire writes within an event, would end the record.
-std::string as_line(std::string event);
 
 }  // namespace gradwire::membership

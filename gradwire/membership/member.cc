@@ -73,7 +73,7 @@ Member::~Member() {
   if (out_ || !owner_.is_current()) return;
   try {
     EventLog log(without_patience(store_));  // whoever ends may have waited for the store already
-    leave_through(log);
+    leave(log);
   } catch (const std::exception& error) {
     log::warn(concat("a member could not tell its elastic job that it leaves: ", error.what()));
   }
@@ -92,17 +92,17 @@ bool Member::be_admitted() {
   return true;
 }
 
-void Member::tell(const Event& event) {
+void Member::tell(const Event& event, EventLog& log) {
   told_ = event;
-  told_number_ = log_.append(event);
+  told_number_ = log.append(event);
   if (std::holds_alternative<Joined>(event)) number_ = told_number_;
 }
 
-bool Member::tell_again_if_lost() {
-  if (log_.read(told_number_, Milliseconds(0)) == to_text(told_)) return false;
+bool Member::tell_again_if_lost(EventLog& log) {
+  if (log.read(told_number_, Milliseconds(0)) == to_text(told_)) return false;
   log::info(
       concat("member ", number_, " of the elastic job tells the coordinator again what the job's store has lost"));
-  tell(Event(told_));
+  tell(Event(told_), log);
   return true;
 }
 
@@ -268,9 +268,9 @@ void Member::report_unreachable(const std::vector<int>& ranks) {
 
 void Member::ask_to_leave() { log_.append(Leaving{number_}); }
 
-void Member::leave() { leave_through(log_); }
+void Member::leave() { leave(log_); }
 
-void Member::leave_through(EventLog& log) {
+void Member::leave(EventLog& log) {
   out_ = true;
   if (next_ == 0) {
     give_up_joining(log);
@@ -286,16 +286,18 @@ void Member::done() {
   const Deadline patience = Deadline::after(std::min(timeout_, kLastWord));
   const std::shared_ptr<Store> store = without_patience(store_);
   EventLog log(store);
-  told_ = Done{number_};
-  told_number_ = 0;
+  bool has_told = false;
   std::string problem = "is it gone?";
   Deadline next_look = Deadline::after(Milliseconds(0));
   do {
     try {
-      // What a store that came back has lost is told again.
       if (next_look.expired()) {
-        if (told_number_ == 0 || log.read(told_number_, Milliseconds(0)) != to_text(told_))
-          told_number_ = log.append(told_);
+        if (has_told) {
+          tell_again_if_lost(log);
+        } else {
+          tell(Done{number_}, log);
+        }
+        has_told = true;
         next_look = Deadline::after(kTellAgain);
       }
       if (value_of(*store, epoch_key(epoch_.number + 1), std::min(kSeldomLook, patience.remaining()))) return;

@@ -107,15 +107,18 @@ class Member {
  private:
   // Returns false when `gives_up` ended the wait.
   bool be_admitted();
+  // Where a log is given, it is the job's, with or without patience.
   void give_up_joining(EventLog& log) noexcept;
-  void leave_through(EventLog& log);
+  void leave(EventLog& log);
   // The value of the key that `key` names; nothing when this member was dropped, or `gives_up` ended the wait.
   std::optional<std::string> wait_for(const std::function<std::string()>& key);
   // Tells the coordinator.
-  void tell(const Event& event);
+  void tell(const Event& event) { tell(event, log_); }
+  void tell(const Event& event, EventLog& log);
   // Tells the last event again when the store has lost it. In the store that came instead, the number of the event may
   // be that of another one. Returns whether it did.
-  bool tell_again_if_lost();
+  bool tell_again_if_lost() { return tell_again_if_lost(log_); }
+  bool tell_again_if_lost(EventLog& log);
 
   const std::shared_ptr<Store> store_;
   const Milliseconds timeout_;

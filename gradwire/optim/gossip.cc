@@ -88,6 +88,8 @@ struct GossipAverager::Parts {
   // and draw other pairs. The first is collective.
   void require_same_steps() const;
   void require_same_step(int partner) const;
+  // Sends a tensor to the partner, and receives the partner's.
+  void swap(int partner, const at::Tensor& sent, const at::Tensor& received) const;
   void exchange();
 
   // Parameters of one dtype and device, which travel in one message.
@@ -140,6 +142,16 @@ std::string GossipAverager::Parts::identity() const {
                 ", gamma = ", options.gamma, ", seed = ", options.seed);
 }
 
+// On a device, an engine may run the messages of a pair in order, and let a large one wait for its receive. So there
+// the rank with the higher number receives first.
+void GossipAverager::Parts::swap(int partner, const at::Tensor& sent, const at::Tensor& received) const {
+  const bool sends_first = sent.is_cpu() || channel->rank() < partner;
+  std::shared_ptr<Work> sending = sends_first ? channel->send({sent}, partner) : nullptr;
+  channel->recv({received}, partner)->wait();
+  if (!sends_first) sending = channel->send({sent}, partner);
+  sending->wait();
+}
+
 GossipAverager::Parts::Next GossipAverager::Parts::next_of(const List& list, int partner) const {
   const int rank = channel->rank();
   const at::Tensor difference = list.slow - internal::flatten(list.parameters);
@@ -148,10 +160,7 @@ GossipAverager::Parts::Next GossipAverager::Parts::next_of(const List& list, int
   if (partner != rank) {
     const at::Tensor sent = at::stack({difference, list.slow});
     const at::Tensor received = at::empty_like(sent);
-    // One after the other: an engine may run the messages of a pair in order, and let a large one wait for its receive.
-    if (rank < partner) channel->send({sent}, partner)->wait();
-    channel->recv({received}, partner)->wait();
-    if (rank > partner) channel->send({sent}, partner)->wait();
+    swap(partner, sent, received);
     // Both ranks get the same bits: a + b is b + a.
     const at::Tensor mean = (sent + received) / 2;
     mean_difference = mean[0];
@@ -172,9 +181,7 @@ void GossipAverager::Parts::require_same_step(int partner) const {
   if (partner == channel->rank()) return;
   const at::Tensor mine = at::full({1}, steps, at::kLong);
   const at::Tensor other = at::empty_like(mine);
-  const auto sending = channel->send({mine}, partner);
-  channel->recv({other}, partner)->wait();
-  sending->wait();
+  swap(partner, mine, other);
   require_equal_steps(channel->rank(), steps, partner, other.item<std::int64_t>());
 }
 

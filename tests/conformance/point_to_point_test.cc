@@ -70,7 +70,7 @@ void give_up_and_free(const World& world) {
     constexpr std::size_t kBytes = std::size_t{4} << 20;
     if (context.rank() > 1) return;
     std::minstd_rand random(7);
-    for (std::uint32_t round = 0; round < 25; ++round) {
+    for (std::uint32_t round = 0; round < 40; ++round) {
       if (context.rank() == 0) {
         auto sent = std::make_unique<Bytes>(message(0, 1, kBytes, round));
         auto send = context.channel().isend(sent->data(), kBytes, 1, round);

@@ -164,6 +164,16 @@ class PullingTest : public MatcherTest {
     }
     EXPECT_FALSE(pulling_[0]->busy() || pulling_[1]->busy());
   }
+  // A message that arrives, whichever way.
+  void exchange() {
+    std::fill(room_.begin(), room_.end(), std::byte{0});
+    const auto receive = post(1, Direction::receive, room_);
+    const auto send = post(0, Direction::send, large_);
+    settle();
+    EXPECT_EQ(error_of(send), "");
+    EXPECT_EQ(error_of(receive), "");
+    EXPECT_EQ(room_, large_);
+  }
   // A message of which the receiver has read so many pieces; the last one makes it report.
   void pull(int pieces) {
     receive_ = post(1, Direction::receive, room_);
@@ -231,13 +241,7 @@ TEST_F(PullingTest, AReceiveThatIsGivenUpUsesItsMessageUpAndIsNotWrittenAnyMore)
 TEST_F(PullingTest, AMessageThatCannotBeReadToItsEndComesInPieces) {
   for (const int readable : {0, 1, 2}) {
     pulls_left_ = readable;
-    std::fill(room_.begin(), room_.end(), std::byte{0});
-    const auto receive = post(1, Direction::receive, room_);
-    const auto send = post(0, Direction::send, large_);
-    settle();
-    EXPECT_EQ(error_of(send), "");
-    EXPECT_EQ(error_of(receive), "");
-    EXPECT_EQ(room_, large_);
+    exchange();
     EXPECT_EQ(pulls_left_, -1) << "one more was tried";
   }
 }
@@ -251,15 +255,7 @@ TEST_F(PullingTest, WherePullingIsSlowMessagesComeInPieces) {
     return true;
   };
   begin([&] { return now += std::chrono::microseconds(1); });
-  for (int i = 0; i < 50; ++i) {
-    std::fill(room_.begin(), room_.end(), std::byte{0});
-    const auto receive = post(1, Direction::receive, room_);
-    const auto send = post(0, Direction::send, large_);
-    settle();
-    EXPECT_EQ(error_of(send), "");
-    EXPECT_EQ(error_of(receive), "");
-    EXPECT_EQ(room_, large_);
-  }
+  for (int i = 0; i < 50; ++i) exchange();
   constexpr int kPieces = 3;
   EXPECT_EQ(pulls, static_cast<int>(QuickerWay::kTries) * kPieces) << "it knows after its tries";
 }

@@ -17,8 +17,8 @@ QuickerWay::Begun QuickerWay::begin(std::size_t bytes) {
   if (clock_ == nullptr) return {Way::pull, 0};
   const TimePoint now = clock_();
   Size& size = size_of(bytes);
-  if (burst_.over || now - burst_.begun > kLongestBurst) {
-    burst_ = {.number = burst_.number + 1, .begun = now, .size = &size, .way = choose(size), .over = false};
+  if (burst_.is_over() || now - burst_.begun > kLongestBurst) {
+    burst_ = {.number = burst_.number + 1, .begun = now, .size = &size, .way = choose(size)};
   }
   ++burst_.begun_messages;
   if (burst_.size == &size) return {burst_.way, burst_.number};
@@ -27,11 +27,10 @@ QuickerWay::Begun QuickerWay::begin(std::size_t bytes) {
 }
 
 void QuickerWay::end(std::uint64_t burst, std::size_t bytes) {
-  if (burst != burst_.number || burst_.over) return;
+  if (burst != burst_.number || burst_.is_over()) return;
   burst_.ended_bytes += bytes;
   ++burst_.ended_messages;
-  burst_.over = burst_.ended_messages == burst_.begun_messages || burst_.ended_messages == kMostOfABurst;
-  if (!burst_.over || burst_.size == nullptr) return;
+  if (!burst_.is_over() || burst_.size == nullptr) return;
   const std::chrono::duration<double, std::nano> time = clock_() - burst_.begun;
   burst_.size->times[static_cast<std::size_t>(burst_.way)].add(time.count() / static_cast<double>(burst_.ended_bytes));
 }

@@ -64,7 +64,8 @@ class QuickerWay final {
     Way way = Way::pull;
     std::size_t begun_messages = 0, ended_messages = 0;
     std::size_t ended_bytes = 0;
-    bool over = true;
+
+    bool is_over() const noexcept { return ended_messages == begun_messages || ended_messages == kMostOfABurst; }
   };
 
   Size& size_of(std::size_t bytes) noexcept;

@@ -74,7 +74,7 @@ bool Transfers::pull_piece() noexcept {
   MessageQueue::remove(receive);
   if (!came) {
     receive.moved = 0;
-    outbox_.add_answer(receive, Stage::accepting);  // so it comes in pieces, which count as pulling: it begins so
+    outbox_.add_answer(receive, Stage::accepting);  // it comes in pieces; its time counts as that of pulling
   } else if (receive.moved += bytes; receive.moved == receive.incoming) {
     outbox_.add_answer(receive, Stage::reporting);
   } else {
