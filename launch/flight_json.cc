@@ -247,8 +247,11 @@ std::vector<RankTable> read_flight_folder(const std::string& folder) {
   for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
     const std::string name = entry.path().filename().string();
     if (!entry.is_regular_file()) continue;
+    const bool has_lines = name.starts_with("rank-") && name.ends_with(".jsonl");
+    // A checkpoint of the job, say.
+    if (!has_lines && entry.file_size() > observe::flight_file_bytes()) continue;
     const std::string text = read_file(entry.path());
-    if (name.starts_with("rank-") && name.ends_with(".jsonl")) {
+    if (has_lines) {
       tables.push_back(read_flight_lines(text, entry.path().string()));
     } else {
       // Aligned as the records are.

@@ -186,7 +186,10 @@ class Ruling {
   }
 
   void watch() {
-    if (heard_.problem) return finish(*heard_.problem);
+    if (heard_.problem) {
+      stop_ranks();
+      return finish(*heard_.problem);
+    }
     report();
     // The ranks of this host may take long to end, and the others are not to wait for that.
     if (heard_.rank_failed && !at_.reported && !at_.over && !heard_.over) put(over_key(at_.round), "1");
@@ -284,8 +287,10 @@ class Ruling {
   void lose_node_zero(const Lost& lost) {
     if (at_.phase == Phase::leaving) return finish(*at_.outcome);
     if (at_.phase == Phase::over) return;
-    if (is_node_zero())
+    if (is_node_zero()) {
+      if (at_.plan) stop_ranks();
       return finish(Failure{kLaunchFailedExit, concat("cannot reach the other hosts: ", lost.reason)});
+    }
     const std::string who = at_.plan ? at_.plan->name_of(0) : concat("node 0 at ", options_.host, ":", options_.port);
     const std::string what =
         lost.was_replaced

@@ -14,12 +14,12 @@ void LastLines::add(std::string_view line) {
   if (lines_.size() > count_) lines_.pop_front();
 }
 
-std::vector<std::string> last_lines_of_file(const std::string& path) {
+std::vector<std::string> last_lines_of_file(const std::string& path, std::uintmax_t from) {
   constexpr std::streamoff kWindow = 64 * 1024;
   std::ifstream file(path, std::ios::binary | std::ios::ate);
   if (!file) return {};
   const std::streamoff size = file.tellg();
-  file.seekg(std::max<std::streamoff>(0, size - kWindow));
+  file.seekg(std::max({std::streamoff{0}, size - kWindow, std::min(size, static_cast<std::streamoff>(from))}));
   const std::string bytes{std::istreambuf_iterator<char>(file), {}};
   LineSplitter splitter;
   LastLines last;

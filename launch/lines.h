@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <string>
 #include <string_view>
@@ -20,12 +21,14 @@ class LineSplitter {
  public:
   explicit LineSplitter(std::size_t limit = std::size_t{1} << 20) : limit_(limit) {}
 
-  // Calls emit(std::string_view) for each line that `bytes` completes. The view is valid during the call.
-  template <class Emit>
-  void feed(std::string_view bytes, Emit&& emit) {
+  // Calls emit(std::string_view) for each line that `bytes` completes. The view is valid during the call. Calls ended()
+  // where a line that was redrawn() has ended in "\r\n" after all, which shows in the bytes that follow.
+  template <class Emit, class Ended>
+  void feed(std::string_view bytes, Emit&& emit, Ended&& ended) {
     while (!bytes.empty()) {
       if (std::exchange(after_return_, false) && bytes.front() == '\n') {
         bytes.remove_prefix(1);
+        if (std::exchange(redrawn_, false)) ended();
         continue;
       }
       const std::size_t end = bytes.substr(0, limit_ - partial_.size() + 1).find_first_of("\r\n");
@@ -43,6 +46,11 @@ class LineSplitter {
       emit(std::string_view(partial_));
       partial_.clear();
     }
+  }
+
+  template <class Emit>
+  void feed(std::string_view bytes, Emit&& emit) {
+    feed(bytes, emit, [] {});
   }
 
   // Within emit: whether the line ended in a lone "\r", so that the next line overwrites it.
@@ -78,7 +86,7 @@ class LastLines {
   std::deque<std::string> lines_;
 };
 
-// Returns the last lines of a file; no lines when the file cannot be read.
-std::vector<std::string> last_lines_of_file(const std::string& path);
+// Returns the last lines of a file, from byte `from` on; no lines when the file cannot be read.
+std::vector<std::string> last_lines_of_file(const std::string& path, std::uintmax_t from = 0);
 
 }  // namespace gradwire::launch

@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "gradwire/base/environment.h"
@@ -20,11 +21,6 @@ namespace gradwire::launch {
 namespace {
 
 constexpr std::size_t kReadSize = std::size_t{64} << 10;
-
-bool use_color(const Options& options, const OutputSink& sink) {
-  if (options.color != ColorMode::automatic) return options.color == ColorMode::always;
-  return sink.is_terminal() && !environment("NO_COLOR") && environment("TERM").value_or("dumb") != "dumb";
-}
 
 UniqueFd open_log(const std::string& path, bool append) {
   const int how = append ? 0 : O_TRUNC;
@@ -38,6 +34,11 @@ std::string log_path(const Options& options, int rank, const char* ending) {
 }
 
 }  // namespace
+
+bool use_color(ColorMode color, bool is_terminal) {
+  if (color != ColorMode::automatic) return color == ColorMode::always;
+  return is_terminal && !environment("NO_COLOR") && environment("TERM").value_or("dumb") != "dumb";
+}
 
 std::string prefix_of_rank(int rank, int ranks, bool colored) {
   // No red: it is the colour of errors.
@@ -64,10 +65,17 @@ RankOutput Output::open(int rank) {
   if (!options_.log_folder.empty()) {
     const bool append = names_.append || rank < opened_;
     opened_ = std::max(opened_, rank + 1);
-    return {open_log(log_path(options_, names_.first_rank + rank, ".out"), append), open_log(error_file(rank), append)};
+    RankOutput files{open_log(log_path(options_, names_.first_rank + rank, ".out"), append),
+                     open_log(error_file(rank), append)};
+    earlier_.resize(static_cast<std::size_t>(opened_));
+    std::error_code error;
+    const std::uintmax_t bytes = std::filesystem::file_size(error_file(rank), error);
+    earlier_.at(rank) = error ? 0 : bytes;
+    return files;
   }
   RankOutput output;
-  if (rank == static_cast<int>(last_.size())) last_.push_back(std::make_unique<LastLines>());
+  if (rank == static_cast<int>(last_.size())) last_.emplace_back();
+  last_.at(rank) = std::make_shared<LastLines>();
   for (const bool is_error : {false, true}) {
     int ends[2];
     if (::pipe2(ends, O_CLOEXEC) != 0) throw_errno(concat("cannot make a pipe for the output of rank ", rank));
@@ -75,15 +83,16 @@ RankOutput Output::open(int rank) {
     (is_error ? output.err : output.out) = UniqueFd(ends[1]);
     // Non-blocking at this end only: the two ends are separate open files.
     if (::fcntl(reader.get(), F_SETFL, O_NONBLOCK) != 0) throw_errno("cannot make a pipe non-blocking");
-    add_stream(rank, std::move(reader), is_error ? err_ : out_, is_error ? last_.at(rank).get() : nullptr);
+    add_stream(rank, std::move(reader), is_error ? err_ : out_, is_error ? last_.at(rank) : nullptr);
   }
   return output;
 }
 
-void Output::add_stream(int rank, UniqueFd fd, OutputSink& sink, LastLines* last) {
-  std::string prefix =
-      names_.bare ? "" : prefix_of_rank(names_.first_rank + rank, names_.world, use_color(options_, sink));
-  streams_.push_back({std::move(fd), &sink, std::move(prefix), LineSplitter(), last});
+void Output::add_stream(int rank, UniqueFd fd, OutputSink& sink, std::shared_ptr<LastLines> last) {
+  std::string prefix = names_.bare ? ""
+                                   : prefix_of_rank(names_.first_rank + rank, names_.world,
+                                                    use_color(options_.color, sink.is_terminal()));
+  streams_.push_back({std::move(fd), &sink, std::move(prefix), LineSplitter(), std::move(last)});
 }
 
 void Output::append_interest(std::vector<pollfd>& polled) const {
@@ -119,7 +128,7 @@ bool Output::read_some(Stream& stream) {
   }
   const std::string_view bytes(buffer.data(), static_cast<std::size_t>(count));
   if (!options_.prefix) stream.sink->append(bytes);
-  stream.splitter.feed(bytes, emit_line);
+  stream.splitter.feed(bytes, emit_line, [&] { end_progress(stream); });
   stream.sink->flush_some();
   return true;
 }
@@ -142,6 +151,11 @@ void Output::emit(Stream& stream, std::string_view line) {
   stream.sink->append(concat(std::exchange(redrawing_, false) ? "\r\x1b[K" : "", stream.prefix, line));
   redrawing_ = stream.splitter.redrawn();
   if (!redrawing_) stream.sink->append("\n");
+}
+
+// The new line of a progress line that is on the terminal already.
+void Output::end_progress(Stream& stream) {
+  if (options_.prefix && std::exchange(redrawing_, false)) stream.sink->append("\n");
 }
 
 void Output::drain() {
@@ -211,7 +225,8 @@ void Output::tell(const std::string& lines) {
 }
 
 std::vector<std::string> Output::last_error_lines(int rank) const {
-  return options_.log_folder.empty() ? last_.at(rank)->lines() : last_lines_of_file(error_file(rank));
+  return options_.log_folder.empty() ? last_.at(rank)->lines()
+                                     : last_lines_of_file(error_file(rank), earlier_.at(rank));
 }
 
 std::string Output::error_file(int rank) const {

@@ -6,6 +6,7 @@
 
 #include <poll.h>
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -81,13 +82,14 @@ class Output {
     OutputSink* sink;
     std::string prefix;
     LineSplitter splitter;
-    LastLines* last;  // null for stdout
+    std::shared_ptr<LastLines> last;  // of the process; null for stdout
   };
 
-  void add_stream(int rank, UniqueFd fd, OutputSink& sink, LastLines* last);
+  void add_stream(int rank, UniqueFd fd, OutputSink& sink, std::shared_ptr<LastLines> last);
   // Reads once; false when there are no more bytes now, or at all.
   bool read_some(Stream& stream);
   void emit(Stream& stream, std::string_view line);
+  void end_progress(Stream& stream);
   void tell_of_loss();
   void erase_shown();
   void draw_shown();
@@ -98,12 +100,16 @@ class Output {
   OutputSink out_;
   OutputSink err_;
   std::vector<Stream> streams_;
-  std::vector<std::unique_ptr<LastLines>> last_;  // one a rank
+  std::vector<std::shared_ptr<LastLines>> last_;  // one a rank, of its process of now
+  std::vector<std::uintmax_t> earlier_;           // bytes of a rank's file of errors that earlier processes wrote
   int opened_ = 0;                                // ranks that have files
   bool redrawing_ = false;                        // the terminal's last line is a progress line
   std::string block_;                             // of show()
   bool drawn_ = false;                            // it is on the terminal, as the last thing
 };
+
+// Whether prefixes are coloured on an output that is a terminal, or is none.
+bool use_color(ColorMode color, bool is_terminal);
 
 // "[rank 3] ", padded so that the prefixes of all ranks are of one width; coloured if asked.
 std::string prefix_of_rank(int rank, int ranks, bool colored);

@@ -15,6 +15,7 @@
 #include "gradwire/base/strings.h"
 #include "launch/job.h"
 #include "launch/launch_error.h"
+#include "launch/output.h"
 #include "launch/remote_command.h"
 #include "launch/report.h"
 
@@ -66,7 +67,7 @@ std::string report_of_hosts(const Options& options, const JobOutcome& outcome) {
     const auto& end = outcome.ends[host];
     if (!end || end->by_signal || end->code != kSshFailed) continue;
     text += concat("gradwire-run: host ", options.remote.hosts[host],
-                   ": exit code 255, as ssh has it when it cannot connect or loses the connection\n");
+                   ": exit code 255, as ranks may have it, and ssh when it cannot connect or loses the connection\n");
   }
   return text;
 }
@@ -78,11 +79,13 @@ int run_on_hosts(const Options& options, const std::string& secret, SignalQueue&
   Options here = options;
   here.pin = false;  // these are the hosts' affairs
   here.log_folder.clear();
-  here.prefix = true;
+  here.prefix = options.prefix || options.is_watched();  // a watch takes lines of its own out of the output
   std::error_code ignored;
   const std::string folder = std::filesystem::current_path(ignored).string();
   Options there = options;
-  if (options.color == ColorMode::automatic && ::isatty(STDOUT_FILENO) == 1) there.color = ColorMode::always;
+  // A launcher does not know what this one writes to.
+  const bool is_terminal = ::isatty(STDOUT_FILENO) == 1 && ::isatty(STDERR_FILENO) == 1;
+  there.color = use_color(options.color, is_terminal) ? ColorMode::always : ColorMode::never;
   std::vector<Feed> feeds;
   std::vector<RankCommand> launchers;
   for (std::size_t host = 0; host < options.remote.hosts.size(); ++host) {

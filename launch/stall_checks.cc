@@ -47,7 +47,7 @@ bool StallChecks::at_timeout() {
 void StallChecks::diagnose_end(const JobOutcome& outcome,
                                const std::function<std::vector<std::string>(int)>& last_lines) {
   if (flight_ == nullptr) return;
-  if (!outcome.late.empty() || outcome.interrupted_by != 0) {
+  if (!outcome.late.empty() || outcome.interrupted_first) {
     begin(std::exchange(remembered_, std::nullopt));
   } else if (outcome.first_bad) {
     begin(flight_->at_end(outcome, ranks_.processes(), last_lines));

@@ -9,12 +9,15 @@
 #include "gradwire/base/interrupt.h"
 #include "gradwire/base/process_identity.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/store/short_timeout_internal.h"
 
 namespace gradwire::rendezvous {
 namespace {
 
 const std::string kFailed = "failed";
 constexpr std::string_view kUnreachable = "unreachable";
+// How long a rank tries to tell the others of a failure.
+constexpr Milliseconds kAnnouncing{5000};
 
 std::string process_key(int rank) { return concat("process/", rank); }
 
@@ -34,10 +37,11 @@ std::string record_of(std::string_view kind, const std::vector<int>& ranks, cons
 void claim_rank(Store& store, int rank, int size) {
   const std::string mine = std::to_string(size);
   const std::string agreed = store.compare_set("size", "", mine);
+  const std::string process = process_identity();
   std::string problem;
   if (agreed != mine) {
     problem = concat("rank ", rank, " was started with world size ", mine, ", another rank with ", agreed);
-  } else if (store.add(concat("rank/", rank), 1) != 1) {
+  } else if (store.compare_set(concat("rank/", rank), "", process) != process) {
     problem = concat("two ranks were started with the number ", rank, " (of ", size, ")");
   }
   if (!problem.empty()) {
@@ -115,6 +119,8 @@ void throw_failure(const std::string& record) {
 
 void announce_failure(Store& store, int rank, const std::exception& error) noexcept {
   try {
+    // The server may stand still, and be the failure.
+    const store_internal::ShortTimeout brief(store, kAnnouncing);
     store.compare_set(kFailed, "", encode_failure(rank, error));
   } catch (...) {  // the store is gone too; the others have their deadlines
   }

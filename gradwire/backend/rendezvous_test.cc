@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
 // Proves: a failure that one rank tells the others keeps its kind and its ranks, whatever they wait for; a rank that
-// died is not waited for.
+// died is not waited for; a store may repeat a call.
 #include "gradwire/backend/rendezvous_internal.h"
 
 #include <gtest/gtest.h>
@@ -15,6 +15,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/store/hash_store.h"
 #include "tests/support/ended_process.h"
+#include "tests/support/repeating_store.h"
 
 namespace gradwire::rendezvous_test {
 namespace {
@@ -53,6 +54,15 @@ TEST(Rendezvous, AFailureOfARanksOwnBecomesAPeerErrorThatNamesTheRank) {
 TEST(Rendezvous, TextThatMakesNoSenseIsSaidToBeThat) {
   EXPECT_THROW(rendezvous::throw_failure(""), InternalError);
   EXPECT_THROW(rendezvous::throw_failure("carrots 1,2|text"), InternalError);
+}
+
+TEST(Rendezvous, ANumberIsTakenOnceThoughTheStoreRepeatsItsCalls) {
+  const auto store = std::make_shared<HashStore>();
+  test_support::RepeatingStore repeating(store);
+  rendezvous::claim_rank(repeating, 0, 2);
+  rendezvous::claim_rank(repeating, 1, 2);
+  EXPECT_THROW(rendezvous::claim_rank(repeating, 1, 2), MismatchError);
+  EXPECT_THROW(rendezvous::claim_rank(*store, 0, 2), MismatchError);
 }
 
 TEST(Rendezvous, ARankThatDiedIsNotWaitedFor) {

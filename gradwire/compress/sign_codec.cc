@@ -24,13 +24,16 @@ class SignCodec final : public Codec {
   std::size_t encode(std::span<const float> values, const EncodeKey&, std::span<std::byte> bytes) const override {
     require_room(*this, values.size(), bytes.size());
     if (values.empty()) return 0;
+    float largest = 0;
     bool finite = true;
     for (std::size_t begin = 0; begin < values.size(); begin += kPiece) {
       const auto piece = values.subspan(begin, std::min(kPiece, values.size() - begin));
-      finite = finite && std::isfinite(kernels::max_magnitude(piece.data(), piece.size()));
+      const float magnitude = kernels::max_magnitude(piece.data(), piece.size());
+      finite = finite && std::isfinite(magnitude);
+      largest = std::max(largest, magnitude);
       kernels::pack_signs(piece.data(), piece.size(), as_codes(bytes.data() + 1 + begin / 8));
     }
-    bytes[0] = std::byte{finite ? std::uint8_t{0} : std::uint8_t{1}};
+    bytes[0] = static_cast<std::byte>(!finite ? kNotFinite : largest == 0 ? kZeros : kSigns);
     return max_encoded_size(values.size());
   }
 
@@ -38,15 +41,18 @@ class SignCodec final : public Codec {
     require_size(*this, values.size(), bytes.size());
     if (values.empty()) return;
     const auto marker = static_cast<unsigned>(bytes[0]);
-    if (marker > 1) refuse_bytes(*this, values.size(), bytes.size(), "its first byte is neither 0 nor 1");
-    if (marker == 1) {
+    if (marker > kZeros) refuse_bytes(*this, values.size(), bytes.size(), "its first byte is not 0, 1 or 2");
+    if (marker == kNotFinite) {
       std::fill(values.begin(), values.end(), std::numeric_limits<float>::quiet_NaN());
+    } else if (marker == kZeros) {
+      std::fill(values.begin(), values.end(), 0.0f);
     } else {
       kernels::unpack_signs(as_codes(bytes.data() + 1), values.size(), 1.0f, values.data());
     }
   }
 
  private:
+  enum Marker : unsigned { kSigns = 0, kNotFinite = 1, kZeros = 2 };
   static constexpr std::size_t kPiece = 4096;  // stays in the first-level cache between the two loops
 };
 

@@ -3,10 +3,11 @@
 // Bare signs: +1 or -1 for each value, without a scale (signSGD, Bernstein et al. 2018). Through the all_reduce
 // exchange the second encoding is the majority vote; ties are +1. The learning rate sets the size of steps.
 //
-// Algorithm: the sign bit: 0 decodes to +1, -0 to -1.
+// Algorithm: the sign bit: 0 decodes to +1, -0 to -1. But a tensor of zeros alone decodes to zeros, so that who has
+// nothing to say, such as a rank that has joined, has no vote.
 //
-// Bytes: exactly 1 + ceil(n / 8) for n > 0, none for n = 0: a marker, 1 when any value is infinite or NaN, else 0; then
-// all signs, 1 for negative, from the low bit of a byte upwards.
+// Bytes: exactly 1 + ceil(n / 8) for n > 0, none for n = 0: a marker, 1 when any value is infinite or NaN, 2 when all
+// are zero, else 0; then all signs, 1 for negative, from the low bit of a byte upwards.
 //
 // Infinity and NaN: a tensor with either decodes to NaN throughout.
 #pragma once

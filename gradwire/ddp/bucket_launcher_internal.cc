@@ -67,21 +67,22 @@ const char* name_of_hook(const BucketJob& job) {
 // ranges "gradwire:bucket K" and "gradwire:hook NAME" in a profile.
 class WatchedBucket final {
  public:
-  WatchedBucket(const BucketJob& job, const ProcessGroup& group, int lane)
+  WatchedBucket(const BucketJob& job, const ProcessGroup& group, int lane, std::uint64_t ddp)
       : job_(job),
         group_(group),
         lane_(lane),
+        ddp_(ddp),
         watched_(trace::watched()),
         sent_before_(watched_ ? network_payload_bytes(group) : 0),
         bucket_([&] { return concat("gradwire:bucket ", job.bucket()); }),
         hook_(job.hook == nullptr ? ProfiledRange()
                                   : ProfiledRange([&] { return concat("gradwire:hook ", name_of_hook(job)); })) {
-    trace::point("bucket.begin", group.rank(), job.bucket(), {.lane = lane, .word = name_of_hook(job)});
+    trace::point("bucket.begin", group.rank(), job.bucket(), {.kind = ddp, .lane = lane, .word = name_of_hook(job)});
   }
   ~WatchedBucket() {
     if (!watched_) return;
     const std::uint64_t sent = network_payload_bytes(group_) - sent_before_;
-    trace::point("bucket.return", group_.rank(), job_.bucket(), {.sent = sent, .lane = lane_});
+    trace::point("bucket.return", group_.rank(), job_.bucket(), {.kind = ddp_, .sent = sent, .lane = lane_});
   }
   WatchedBucket(const WatchedBucket&) = delete;
   WatchedBucket& operator=(const WatchedBucket&) = delete;
@@ -90,6 +91,7 @@ class WatchedBucket final {
   const BucketJob& job_;
   const ProcessGroup& group_;
   const int lane_;
+  const std::uint64_t ddp_;
   const bool watched_;
   const std::uint64_t sent_before_;
   const ProfiledRange bucket_;
@@ -162,7 +164,7 @@ void BucketLauncher::expect(std::size_t buckets) {
 }
 
 void BucketLauncher::launch(BucketJob job) {
-  trace::point("ddp.launch", group_->rank(), job.bucket(), {.bytes = bytes_of(job)});
+  trace::point("ddp.launch", group_->rank(), job.bucket(), {.kind = number(), .bytes = bytes_of(job)});
   job.filled.record();
   const int lanes = lanes_for(job.hook.get());
   if (lanes == 0) {
@@ -238,7 +240,7 @@ at::Tensor BucketLauncher::reduce_on_lane(const BucketJob& job, Lane& lane) cons
   const LaneScope scope(lane.routes(), job.tag);
   follow_gradients(job);
   if (job.buffer.defined() && job.compare_hooks) require_same_hooks(lane.group(), job.hook.get());
-  const WatchedBucket watched(job, lane.group(), lane.number());
+  const WatchedBucket watched(job, lane.group(), lane.number(), number());
   if (!job.buffer.defined()) return reduce_sparse(job, lane.group(), {});
   if (job.hook == nullptr) {
     start_plain(job, lane.group(), /*async=*/false)->wait();
@@ -275,7 +277,7 @@ at::Tensor BucketLauncher::reduce_here(UnderWay& started) const {
   const bool may_go_on = job.device().is_cpu();
   ProcessGroup& group = routes_here_.empty() ? *group_ : *routes_here_.front().duplicate;
   if (job.buffer.defined() && job.compare_hooks) compare_hooks_here(job, group);
-  const WatchedBucket watched(job, group, -1);
+  const WatchedBucket watched(job, group, -1, number());
   if (!job.buffer.defined()) return reduce_sparse(job, group, job.tag);
   if (job.hook == nullptr && !may_go_on) {
     start_plain(job, group, /*async=*/false)->wait();
@@ -341,7 +343,7 @@ void BucketLauncher::keep(const BucketJob& job, at::Tensor average) {
     if (average.data_ptr() != buffer.data_ptr()) buffer.copy_(average);
     average = buffer;
   }
-  trace::point("bucket.end", group_->rank(), job.bucket());
+  trace::point("bucket.end", group_->rank(), job.bucket(), {.kind = number()});
   MutexLock lock(results_mutex_);
   results_[job.bucket()].average = std::move(average);
   results_[job.bucket()].end = std::chrono::steady_clock::now();

@@ -43,6 +43,7 @@ GradBucket::GradBucket(std::shared_ptr<const BucketLayout> layout, at::Tensor bu
     : layout_(std::move(layout)),
       buffer_(std::move(buffer)),
       group_(&group),
+      weak_group_(group.weak_from_this()),
       divisor_(divisor),
       is_last_(is_last),
       iteration_(iteration),

@@ -51,7 +51,7 @@ struct BucketLayout {
 // buffer.
 class GradBucket {
  public:
-  // `group` carries the collectives of this bucket, and must outlive the bucket.
+  // `group` carries the collectives of this bucket, and must outlive what is called on it through the bucket.
   GradBucket(std::shared_ptr<const BucketLayout> layout, at::Tensor buffer, ProcessGroup& group, int divisor,
              bool is_last, std::uint32_t iteration = 0, bool joined = false, std::vector<std::size_t> absent = {});
 
@@ -82,6 +82,9 @@ class GradBucket {
   // The group for this bucket's collectives: the lane's duplicate of DDP's group, or DDP's group itself when that group
   // cannot be duplicated.
   ProcessGroup& group() const noexcept { return *group_; }
+  // The same, for who keeps the bucket for longer than the hook's call: null when the group has gone, or is not held by
+  // a std::shared_ptr.
+  std::shared_ptr<ProcessGroup> shared_group() const noexcept { return weak_group_.lock(); }
   // The divisor of sums over the ranks: the number of ranks that take part. In a Join, see
   // JoinOptions::divide_by_initial_world_size.
   int divisor() const noexcept { return divisor_; }
@@ -99,6 +102,7 @@ class GradBucket {
   std::shared_ptr<const BucketLayout> layout_;
   at::Tensor buffer_;
   ProcessGroup* group_;
+  std::weak_ptr<ProcessGroup> weak_group_;  // of the same group
   int divisor_;
   bool is_last_;
   std::uint32_t iteration_;

@@ -27,11 +27,30 @@ Options options_of_first_rank() {
 
 class BetweenHostsHook final : public internal::HookWrapper {
  public:
-  BetweenHostsHook(HookTraits traits, const std::shared_ptr<CommHook>& inner) : HookWrapper(std::move(traits), inner) {}
+  // `group`: instead of the bucket's; null: the bucket's.
+  BetweenHostsHook(HookTraits traits, const std::shared_ptr<CommHook>& inner, std::shared_ptr<ProcessGroup> group)
+      : HookWrapper(std::move(traits), inner), group_(std::move(group)) {}
 
   bool memory_lies_with_first_ranks() const override { return true; }
 
   Future run(GradBucket& bucket) override {
+    if (group_ == nullptr) return run_over_own(bucket);
+    const LaneScope* const lane = LaneScope::current();
+    ProcessGroup& group = lane == nullptr ? *group_ : lane->route(*group_);
+    if (&group == &bucket.group()) return run_over_own(bucket);
+    const std::shared_ptr<const BucketLayout> layout(std::shared_ptr<void>(), &bucket.layout());
+    const auto over_group =
+        std::make_shared<GradBucket>(layout, bucket.buffer(), group, bucket.divisor(group), bucket.is_last(),
+                                     bucket.iteration(), bucket.joined(), bucket.absent());
+    Future future = run_over_own(*over_group);
+    // The inner hook may use its bucket until then.
+    if (!future->completed()) future->addCallback([over_group](c10::ivalue::Future&) {});
+    return future;
+  }
+
+ private:
+  // Over the bucket's group.
+  Future run_over_own(GradBucket& bucket) {
     if (auto* const changing = dynamic_cast<ChangingRanks*>(&bucket.group())) {
       // Where each host has one rank, the ranks that follow get what the inner hook sends, which is less.
       if (!changing->has_hosts()) return inner().run(bucket);
@@ -44,7 +63,6 @@ class BetweenHostsHook final : public internal::HookWrapper {
     return completed_future(bucket.buffer());
   }
 
- private:
   // A rank that follows the ranks of the group gets the result. It has no memory of the inner hook, as other ranks that
   // are not the first of their host.
   void average_over_changing(GradBucket& bucket, ChangingRanks& group) {
@@ -105,6 +123,8 @@ class BetweenHostsHook final : public internal::HookWrapper {
                      bucket.joined(), bucket.absent());
     return result_of(inner(), means);
   }
+
+  const std::shared_ptr<ProcessGroup> group_;
 };
 
 }  // namespace
@@ -113,13 +133,15 @@ class BetweenHostsHook final : public internal::HookWrapper {
 std::shared_ptr<CommHook> make_between_hosts_hook(std::shared_ptr<CommHook> inner) {
   HookTraits traits = internal::wrapped("make_between_hosts_hook()", inner).traits();
   traits.identity = concat("between_hosts(", inner->identity(), ")");
-  return std::make_shared<BetweenHostsHook>(std::move(traits), inner);
+  return std::make_shared<BetweenHostsHook>(std::move(traits), inner, nullptr);
 }
 
-std::shared_ptr<CommHook> internal::make_between_hosts_hook_of_registry(std::shared_ptr<CommHook> inner) {
+std::shared_ptr<CommHook> internal::make_between_hosts_hook_of_registry(std::shared_ptr<CommHook> inner,
+                                                                        std::shared_ptr<ProcessGroup> group) {
   HookTraits traits = internal::wrapped("make_hook()", inner).traits();
   traits.identity = inner->identity();
-  return std::make_shared<BetweenHostsHook>(std::move(traits), inner);
+  if (group != nullptr) traits.groups = {group};
+  return std::make_shared<BetweenHostsHook>(std::move(traits), inner, std::move(group));
 }
 
 }  // namespace gradwire

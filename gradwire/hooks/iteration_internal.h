@@ -13,10 +13,11 @@
 namespace gradwire::internal {
 
 // bucket.iteration() counts from the construction of the DDP object, and in a new group (enter_group()) from 0 again.
-// IterationCount adds the iterations before the loaded checkpoint and in earlier groups. Thread-safe.
+// IterationCount counts from the first iteration in which the hook runs, which is 0, and on over a checkpoint that is
+// loaded and over groups. Thread-safe.
 class IterationCount {
  public:
-  // The iteration of `bucket`, with the iterations before the checkpoint.
+  // The number of the iteration of `bucket`.
   std::int64_t of(const GradBucket& bucket) GRADWIRE_EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     const std::int64_t here = bucket.iteration();
@@ -44,7 +45,7 @@ class IterationCount {
   std::int64_t here_ GRADWIRE_GUARDED_BY(mutex_) = 0;  // the last bucket's iteration()
   std::int64_t before_ GRADWIRE_GUARDED_BY(mutex_) = 0;
   std::int64_t next_ GRADWIRE_GUARDED_BY(mutex_) = 0;
-  std::optional<std::int64_t> loaded_ GRADWIRE_GUARDED_BY(mutex_);
+  std::optional<std::int64_t> loaded_ GRADWIRE_GUARDED_BY(mutex_) = 0;  // the number that comes next; none: they go on
 };
 
 }  // namespace gradwire::internal

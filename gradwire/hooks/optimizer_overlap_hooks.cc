@@ -134,7 +134,7 @@ torch::optim::Optimizer* HookThenOptimizer::optimizer_of(const std::string& name
 void HookThenOptimizer::give_state(const std::string& name, Entry& entry, const Parts& parts) {
   auto& states = entry.optimizer->state();
   void* const key = entry.parameter.unsafeGetTensorImpl();
-  states.erase(key);
+  internal::restore_first_state(*entry.optimizer, entry.parameter);
   if (parts.empty()) return;
   const at::Tensor model = at::zeros_like(entry.parameter).set_requires_grad(true);
   model.mutable_grad() = at::zeros_like(entry.parameter);

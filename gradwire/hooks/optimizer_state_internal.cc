@@ -3,10 +3,13 @@
 #include "gradwire/hooks/optimizer_state_internal.h"
 #include "gradwire/ddp/archive_bytes_internal.h"
 
+#include <ATen/Functions.h>
+#include <torch/optim/adagrad.h>
 #include <torch/serialize/input-archive.h>
 #include <torch/serialize/output-archive.h>
 
 #include <algorithm>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -59,6 +62,22 @@ bool replace_parts(torch::optim::OptimizerParamState& state, const StateParts& p
   torch::serialize::InputArchive input = reread(archive);
   state.serialize(input);
   return true;
+}
+
+void restore_first_state(torch::optim::Optimizer& optimizer, const at::Tensor& parameter) {
+  void* const key = parameter.unsafeGetTensorImpl();
+  optimizer.state().erase(key);
+  if (dynamic_cast<const torch::optim::Adagrad*>(&optimizer) == nullptr) return;
+  for (const torch::optim::OptimizerParamGroup& group : optimizer.param_groups()) {
+    const auto& own = group.params();
+    const auto is_it = [&](const at::Tensor& one) { return one.is_same(parameter); };
+    if (std::none_of(own.begin(), own.end(), is_it)) continue;
+    const auto& options = static_cast<const torch::optim::AdagradOptions&>(group.options());
+    auto state = std::make_unique<torch::optim::AdagradParamState>();
+    state->step(0);
+    state->sum(at::full_like(parameter.detach(), options.initial_accumulator_value()));
+    optimizer.state()[key] = std::move(state);
+  }
 }
 
 }  // namespace gradwire::internal

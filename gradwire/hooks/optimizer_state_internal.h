@@ -22,4 +22,8 @@ StateParts parts_of(const torch::optim::OptimizerParamState& state);
 // when the class of `state` lacks one of the parts.
 bool replace_parts(torch::optim::OptimizerParamState& state, const StateParts& parts, const at::Tensor& parameter);
 
+// Gives `parameter`, one of the optimizer's, the state that it had before the optimizer's first step: none, but for
+// Adagrad, whose constructor makes the states, and whose step() needs them.
+void restore_first_state(torch::optim::Optimizer& optimizer, const at::Tensor& parameter);
+
 }  // namespace gradwire::internal

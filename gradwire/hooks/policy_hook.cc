@@ -16,12 +16,12 @@ constexpr const char* kPolicyIteration = "policy/iteration";
 
 class PolicyHook final : public internal::HookWrapper {
  public:
-  PolicyHook(const std::shared_ptr<CommHook>& inner, const PolicyOptions& options)
-      : HookWrapper(traits_around(inner, options), inner), options_(options) {}
+  PolicyHook(const std::shared_ptr<CommHook>& inner, const PolicyOptions& options, std::shared_ptr<ProcessGroup> group)
+      : HookWrapper(traits_around(inner, options, group), inner), options_(options), group_(std::move(group)) {}
 
   Future run(GradBucket& bucket) override {
     if (iteration_.of(bucket) < options_.warm_up || bucket.buffer().nbytes() < options_.min_bytes) {
-      return allreduce_hook(nullptr, bucket);
+      return allreduce_hook(group_, bucket);
     }
     return inner().run(bucket);
   }
@@ -61,20 +61,26 @@ class PolicyHook final : public internal::HookWrapper {
   }
 
  private:
-  static HookTraits traits_around(const std::shared_ptr<CommHook>& inner, const PolicyOptions& options) {
-    return internal::traits_around("policy", inner, /*keeps_single_collective=*/true,
-                                   concat("warm_up=", options.warm_up, ",min=", options.min_bytes));
+  static HookTraits traits_around(const std::shared_ptr<CommHook>& inner, const PolicyOptions& options,
+                                  const std::shared_ptr<ProcessGroup>& group) {
+    HookTraits traits = internal::traits_around("policy", inner, /*keeps_single_collective=*/true,
+                                                concat("warm_up=", options.warm_up, ",min=", options.min_bytes));
+    const bool is_named = std::find(traits.groups.begin(), traits.groups.end(), group) != traits.groups.end();
+    if (group != nullptr && !is_named) traits.groups.push_back(group);
+    return traits;
   }
 
   const PolicyOptions options_;
+  const std::shared_ptr<ProcessGroup> group_;
   internal::IterationCount iteration_;
   std::int64_t kept_iteration_ = 0;
 };
 
 }  // namespace
 
-std::shared_ptr<CommHook> make_policy_hook(std::shared_ptr<CommHook> inner, const PolicyOptions& options) {
-  return std::make_shared<PolicyHook>(inner, options);
+std::shared_ptr<CommHook> make_policy_hook(std::shared_ptr<CommHook> inner, const PolicyOptions& options,
+                                           std::shared_ptr<ProcessGroup> group) {
+  return std::make_shared<PolicyHook>(inner, options, std::move(group));
 }
 
 }  // namespace gradwire

@@ -19,9 +19,11 @@ struct PolicyOptions {
   std::size_t min_bytes = 0;
 };
 
-// Returns a hook that runs `inner` where the options allow it, and allreduce_hook() elsewhere. The options must be the
-// same on all ranks. The hook has the traits and the state of `inner`. With a warm-up the state also holds
-// "policy/iteration", the number of the next iteration. Throws InvalidArgument for a null hook.
-std::shared_ptr<CommHook> make_policy_hook(std::shared_ptr<CommHook> inner, const PolicyOptions& options);
+// Returns a hook that runs `inner` where the options allow it, and allreduce_hook() over `group` elsewhere (null: over
+// the bucket's group). Give it the group that `inner` has. The options must be the same on all ranks. The hook has the
+// traits and the state of `inner`. With a warm-up the state also holds "policy/iteration", the number of the next
+// iteration. Throws InvalidArgument for a null hook.
+std::shared_ptr<CommHook> make_policy_hook(std::shared_ptr<CommHook> inner, const PolicyOptions& options,
+                                           std::shared_ptr<ProcessGroup> group = nullptr);
 
 }  // namespace gradwire

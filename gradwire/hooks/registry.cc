@@ -150,18 +150,10 @@ std::shared_ptr<CommHook> make_named(std::string_view name, std::string_view tex
                                "; the hooks are: ", join(hook_names(), ", "), "."));
 }
 
-// Whether the hook compresses. With a cast (wrap=) every hook does. The hooks that "auto" chooses from see to that
-// themselves.
-bool compresses(std::string_view name) { return name != "allreduce" && name != "noop" && name != kAuto.name; }
-
-// Whether the group has hosts, or may have them later.
-bool may_have_hosts(const ProcessGroup& group) {
-  return dynamic_cast<const ChangingRanks*>(&group) != nullptr || hosts_of(group) != nullptr;
-}
-
-// The group for the hook `name`. A hook that runs between hosts uses the bucket's group, so it gets null.
-Group group_between_hosts(std::string_view name, Group group) {
-  return compresses(name) && group != nullptr && may_have_hosts(*group) ? nullptr : std::move(group);
+// Whether the hook compresses, so that it runs between hosts where the group has hosts. With a cast (wrap=) every hook
+// does. The hooks that "auto" chooses from see to that themselves.
+bool compresses(std::string_view name, std::size_t wrap) {
+  return wrap != 0 || (name != "allreduce" && name != "noop" && name != kAuto.name);
 }
 
 }  // namespace
@@ -175,18 +167,18 @@ std::shared_ptr<CommHook> make_hook(DDPCommHookType type, Group group) {
 std::shared_ptr<CommHook> make_hook(std::string_view spec, Group group) {
   const NamedOptions parts = split_name(spec);
   const SplitOptions split = split_options(parts.options, {"warm_up", "min", "wrap"});
-  std::shared_ptr<CommHook> hook =
-      make_named(parts.name, split.rest, group_between_hosts(parts.name, std::move(group)));
   Options options(concat("hook ", parts.name), split.chosen);
   PolicyOptions policy;
   policy.warm_up = options.number("warm_up", policy.warm_up);
   policy.min_bytes = options.byte_size("min", policy.min_bytes);
   const std::size_t wrap = options.choice("wrap", kWraps);
   options.require_all_taken(kPolicyOptions);
+  const bool between_hosts = compresses(parts.name, wrap);
+  std::shared_ptr<CommHook> hook = make_named(parts.name, split.rest, between_hosts ? nullptr : group);
   if (wrap == 1) hook = make_fp16_compress_wrapper(std::move(hook));
   if (wrap == 2) hook = make_bf16_compress_wrapper(std::move(hook));
-  if (compresses(parts.name) || wrap != 0) hook = internal::make_between_hosts_hook_of_registry(std::move(hook));
-  if (policy.warm_up > 0 || policy.min_bytes > 0) hook = make_policy_hook(std::move(hook), policy);
+  if (between_hosts) hook = internal::make_between_hosts_hook_of_registry(std::move(hook), group);
+  if (policy.warm_up > 0 || policy.min_bytes > 0) hook = make_policy_hook(std::move(hook), policy, std::move(group));
   return hook;
 }
 

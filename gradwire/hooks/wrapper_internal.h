@@ -38,8 +38,10 @@ inline HookTraits traits_around(std::string_view what, const std::shared_ptr<Com
 }
 
 // As make_between_hosts_hook(), for a hook that the registry makes from the user's name: the identity, which messages
-// and checkpoints show, stays the inner hook's.
-std::shared_ptr<CommHook> make_between_hosts_hook_of_registry(std::shared_ptr<CommHook> inner);
+// and checkpoints show, stays the inner hook's. `group` takes the place of the bucket's group, which the inner hook
+// must use; null: the bucket's.
+std::shared_ptr<CommHook> make_between_hosts_hook_of_registry(std::shared_ptr<CommHook> inner,
+                                                              std::shared_ptr<ProcessGroup> group);
 
 // A hook that passes its state, its warm-up, revert_unused() and end_iteration() through to the inner hook.
 class HookWrapper : public CommHook, public Revertible, public FirstRankMemory, public HasWarmUp {

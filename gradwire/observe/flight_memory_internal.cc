@@ -8,14 +8,19 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <cstddef>
+#include <cstring>
 #include <exception>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <system_error>
 
 #include "gradwire/base/environment.h"
-#include "gradwire/base/log.h"
+#include "gradwire/base/notice.h"
 #include "gradwire/base/os_handles.h"
 #include "gradwire/base/strings.h"
 
@@ -49,23 +54,36 @@ bool is_recorders(int file, off_t size) noexcept {
   return first == format::kMagic || (first == 0 && has_size);
 }
 
+void warn_of(const std::string& path, std::string_view problem) {
+  log::notice(
+      concat("GRADWIRE_FLIGHT_RECORDER: '", path, "' ", problem, "; the flight recorder keeps its records in memory"));
+}
+
 // A file that is long enough and that no other process writes, and how much of it is used; none where there is no such
-// file.
+// file. Makes its folder.
 UniqueFd open_file(const std::string& path, std::size_t& bytes) noexcept {
+  std::error_code error;  // seen by open()
+  std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
   UniqueFd file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  if (!file) {
+    warn_of(path, concat("cannot be opened: ", std::strerror(errno)));
+    return {};
+  }
   struct stat status {};
-  if (!file || ::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) return {};
+  if (::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) return {};
+  // Not worth a word: a rank's child has the same variable.
   if (!lock(file.get())) return {};
   if (!is_recorders(file.get(), status.st_size)) {
-    log::warn(concat("GRADWIRE_FLIGHT_RECORDER: '", path,
-                     "' is another program's file, and is left as it is; the flight recorder keeps its records in "
-                     "memory"));
+    warn_of(path, "is another program's file, and is left as it is");
     return {};
   }
   const bool is_long = status.st_size >= static_cast<off_t>(format::kLongFileBytes);
   bytes = is_long ? format::kLongFileBytes : format::kFileBytes;
   // With room on the disk, also where the file has holes, so that writing to the mapping never fails.
-  if (::posix_fallocate(file.get(), 0, static_cast<off_t>(format::kFileBytes)) != 0) return {};
+  if (const int problem = ::posix_fallocate(file.get(), 0, static_cast<off_t>(format::kFileBytes)); problem != 0) {
+    warn_of(path, concat("gets no room: ", std::strerror(problem)));
+    return {};
+  }
   return file;
 }
 

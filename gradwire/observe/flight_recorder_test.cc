@@ -727,5 +727,28 @@ TEST(FlightRecorderFile, AForeignFileStaysAsItIs) {
   std::filesystem::remove(path);
 }
 
+// What a process writes to stderr that opens its flight memory in the file of that path.
+std::string said_when_opening(const std::string& path) {
+  ::testing::internal::CaptureStderr();
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::setenv("GRADWIRE_FLIGHT_RECORDER", path.c_str(), 1);
+    ::_exit(open_flight_memory() != nullptr ? 0 : 1);
+  }
+  int status = 0;
+  EXPECT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  return ::testing::internal::GetCapturedStderr();
+}
+
+TEST(FlightRecorderFile, TheFolderOfTheFileIsMade) {
+  const std::filesystem::path folder = std::filesystem::temp_directory_path() / concat("gradwire-made-", ::getpid());
+  const std::filesystem::path file = folder / "one" / "rank-0.flight";
+  EXPECT_EQ(said_when_opening(file), "");
+  EXPECT_GE(std::filesystem::file_size(file), flight_memory_bytes());
+  EXPECT_NE(said_when_opening(file / "rank-1.flight").find("cannot be opened: Not a directory"), std::string::npos);
+  std::filesystem::remove_all(folder);
+}
+
 }  // namespace
 }  // namespace gradwire::observe::flight_recorder_test

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <bit>
 #include <cerrno>
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -72,14 +73,22 @@ void add_step_to(Sums& sums, const StepTimes& step, const StepTotals& change) no
   add_to(words[Sums::call_bytes], change.call_bytes);
 }
 
+// Of the losses of a row: the last that was told, but one that is not finite rather than a finite one, which would hide
+// it from the course.
+std::uint64_t loss_of_both(std::uint64_t first, std::uint64_t second) noexcept {
+  const auto was_told = [](std::uint64_t word) { return word != record_format::kNoLoss; };
+  const auto is_finite = [](std::uint64_t word) { return std::isfinite(std::bit_cast<double>(word)); };
+  if (!was_told(second)) return first;
+  return was_told(first) && !is_finite(first) && is_finite(second) ? first : second;
+}
+
 // The sum of two rows, one after the other.
 void merge(Sums& to, const Sums& first, const Sums& second) noexcept {
   for (std::size_t i = Sums::steps; i < Sums::loss; ++i) set(to.words[i], get(first.words[i]) + get(second.words[i]));
   set(to.words[Sums::first_step], get(first.words[Sums::first_step]));
   set(to.words[Sums::begin], get(first.words[Sums::begin]));
   set(to.words[Sums::end], get(second.words[Sums::end]));
-  const std::uint64_t loss = get(second.words[Sums::loss]);
-  set(to.words[Sums::loss], loss != record_format::kNoLoss ? loss : get(first.words[Sums::loss]));
+  set(to.words[Sums::loss], loss_of_both(get(first.words[Sums::loss]), get(second.words[Sums::loss])));
 }
 
 // The words of the command line, with blanks between them.
@@ -245,7 +254,7 @@ void RecordFile::add(const StepTimes& step, const StepTotals& sums, std::uint64_
   add_step_to(course, step, sums);
   add_step_to(all.totals, step, sums);
   if (const auto loss = std::exchange(loss_, std::nullopt)) {
-    set(course.words[Sums::loss], record_format::word_of_loss(*loss));
+    set(course.words[Sums::loss], loss_of_both(get(course.words[Sums::loss]), record_format::word_of_loss(*loss)));
     set(all.totals.words[Sums::loss], record_format::word_of_loss(*loss));
   }
   all.version.fetch_add(1, std::memory_order_release);
@@ -300,7 +309,8 @@ void RecordFile::add_loss(double loss, std::uint64_t step, bool under_way, std::
     loss_ = loss;
     return;
   }
-  set(all.tables[get(all.table)][rows - 1].words[Sums::loss], record_format::word_of_loss(loss));
+  Word& of_row = all.tables[get(all.table)][rows - 1].words[Sums::loss];
+  set(of_row, loss_of_both(get(of_row), record_format::word_of_loss(loss)));
   set(all.totals.words[Sums::loss], record_format::word_of_loss(loss));
 }
 

@@ -67,7 +67,9 @@ struct Sums {
     hook,
     sent,
     call_bytes,
-    loss,  // the bits of the last loss that was told, as a double; kNoLoss where none was told
+    // The bits of the last loss that was told, as a double; of a row of the course, of the last one that is not finite,
+    // if there is one. kNoLoss where none was told.
+    loss,
     size,
   };
   std::array<Word, size> words;

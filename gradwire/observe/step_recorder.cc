@@ -86,6 +86,7 @@ class Recorder {
     // What came after the step, such as a barrier while another rank saved a checkpoint, is no part of it.
     std::erase_if(step_.calls, [time](const CallTimes& call) { return call.span.end > time; });
     std::erase_if(step_.waits, [time](const Span& wait) { return wait.end > time; });
+    std::erase_if(step_.buckets, [time](const BucketTimes& bucket) { return bucket.ready > time; });
     end(time);
   }
   StepTimes last_step() {
@@ -107,7 +108,7 @@ class Recorder {
   void on_wait(bool begins) GRADWIRE_EXCLUDES(mutex_);
   void on_choice(std::string_view point, const trace::Event& event) GRADWIRE_EXCLUDES(mutex_);
   BucketTimes* running() GRADWIRE_REQUIRES(mutex_);
-  BucketTimes* unfinished(std::uint64_t index) GRADWIRE_REQUIRES(mutex_);
+  BucketTimes* unfinished(const trace::Event& event) GRADWIRE_REQUIRES(mutex_);
 
   // A step that does not end, as after the last one, must not take more and more memory.
   template <class Part>
@@ -184,9 +185,9 @@ void Recorder::on_ddp(std::string_view point, const trace::Event& event) {
     return;
   }
   if (!is_open_) return;
-  if (point == "backward" && phase_ == Phase::rest && step_.wait.end != 0) {
-    // A part of the pass had ended by itself, as a re-entrant checkpoint's; its last part is the one that counts.
-    step_.wait = {};
+  const bool has_waited = step_.wait.end != 0;
+  if (point == "backward" && has_waited) {
+    // A further pass, or the next part of one of which a part had ended by itself, as a re-entrant checkpoint's.
     step_.backward.end = step_.rest.begin = 0;
     enter(Phase::backward, time);
   } else if (point == "backward" && step_.backward.begin == 0) {
@@ -194,14 +195,16 @@ void Recorder::on_ddp(std::string_view point, const trace::Event& event) {
     if (step_.forward.begin != 0) step_.forward.end = time;
     step_.backward.begin = time;
     enter(Phase::backward, time);
-  } else if (point == "wait" && step_.backward.begin != 0 && step_.wait.begin == 0) {
-    step_.wait.begin = time;
+  } else if (point == "wait" && step_.backward.begin != 0 && (has_waited || step_.wait.begin == 0)) {
+    if (has_waited) keep(step_.earlier_waits, step_.wait);
+    step_.wait = {time, 0};
     enter(Phase::wait, time);
-  } else if (point == "finished" && step_.wait.begin != 0 && step_.wait.end == 0) {
+  } else if (point == "finished" && step_.wait.begin != 0 && !has_waited) {
     step_.wait.end = step_.backward.end = step_.rest.begin = time;
     enter(Phase::rest, time);
   } else if (point == "launch") {
     BucketTimes bucket;
+    bucket.ddp = event.details.kind;
     bucket.index = event.sequence;
     bucket.bytes = event.details.bytes;
     bucket.ready = time;
@@ -209,11 +212,12 @@ void Recorder::on_ddp(std::string_view point, const trace::Event& event) {
   }
 }
 
-// The last bucket with this number that has not ended.
-BucketTimes* Recorder::unfinished(std::uint64_t index) {
+// The last bucket of the event's number and DistributedDataParallel that has not ended.
+BucketTimes* Recorder::unfinished(const trace::Event& event) {
   for (std::size_t i = step_.buckets.size(); i > 0; --i) {
     BucketTimes& bucket = step_.buckets[i - 1];
-    if (bucket.index == index && bucket.run.end == 0) return &bucket;
+    const bool is_it = bucket.index == event.sequence && bucket.ddp == event.details.kind;
+    if (is_it && bucket.run.end == 0) return &bucket;
   }
   return nullptr;
 }
@@ -227,8 +231,9 @@ BucketTimes* Recorder::running() {
 void Recorder::on_bucket(std::string_view point, const trace::Event& event) {
   const std::int64_t time = monotonic_now();
   MutexLock lock(mutex_);
-  BucketTimes* const bucket = unfinished(event.sequence);
+  BucketTimes* const bucket = unfinished(event);
   if (bucket == nullptr) return;
+  if (point != "begin" && bucket->run.begin == 0) return;  // it began while nothing was recorded
   if (point == "begin") {
     bucket->run.begin = time;
     bucket->lane = event.details.lane;

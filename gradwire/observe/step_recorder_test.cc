@@ -201,6 +201,85 @@ TEST_F(StepRecorder, AnIterationThatFailedAndIsDoneAgainIsOneStep) {
   EXPECT_EQ(in_child("", body), 0);
 }
 
+void reduce_of(std::uint64_t ddp) {
+  point("bucket.begin", 0, 0, {.kind = ddp, .lane = -1, .word = ddp == 1 ? "one" : "two"});
+  point("bucket.return", 0, 0, {.kind = ddp, .sent = 10 * ddp});
+  point("bucket.end", 0, 0, {.kind = ddp});
+}
+
+// An encoder and a decoder: both have a bucket 0, both are launched before either ends, and each waits for its own.
+TEST_F(StepRecorder, BucketsAndWaitsOfTwoObjectsInOnePassAreKeptApart) {
+  const auto body = [] {
+    record_steps();
+    point("ddp.forward");
+    point("ddp.forward");
+    point("ddp.backward");
+    point("ddp.launch", 0, 0, {.kind = 1, .bytes = 100});
+    point("ddp.launch", 0, 0, {.kind = 2, .bytes = 200});
+    reduce_of(1);
+    reduce_of(2);
+    for (int object = 0; object < 2; ++object) {
+      point("ddp.wait");
+      point("ddp.finished");
+    }
+    end_step();
+    const StepTimes step = last_step();
+    ASSERT_EQ(step.buckets.size(), 2U);
+    for (const BucketTimes& each : step.buckets) {
+      EXPECT_EQ(each.hook, each.bytes == 100 ? "one" : "two");
+      EXPECT_EQ(each.sent, each.bytes / 10);
+      EXPECT_GE(each.run.begin, step.whole.begin);
+      EXPECT_LE(each.run.end, step.whole.end);
+    }
+    ASSERT_EQ(step.earlier_waits.size(), 1U);
+    EXPECT_LE(step.earlier_waits[0].end, step.wait.begin);
+    EXPECT_EQ(step.wait.end, step.rest.begin);
+    const StepTotals totals = step_totals();
+    EXPECT_EQ(totals.steps, 1U);
+    EXPECT_EQ(totals.forward + totals.backward + totals.wait + totals.rest, totals.whole);
+  };
+  EXPECT_EQ(in_child("", body), 0);
+}
+
+// A GAN within begin_step() and end_step().
+TEST_F(StepRecorder, AMarkedStepMayHaveSeveralPasses) {
+  const auto body = [] {
+    record_steps();
+    begin_step();
+    for (int pass = 0; pass < 3; ++pass) take_step();
+    end_step();
+    EXPECT_EQ(last_step().earlier_waits.size(), 2U);
+    EXPECT_EQ(last_step().buckets.size(), 6U);
+    const StepTotals totals = step_totals();
+    EXPECT_EQ(totals.steps, 1U);
+    EXPECT_EQ(totals.forward + totals.backward + totals.wait + totals.rest, totals.whole);
+    EXPECT_EQ(totals.split.compute + totals.split.communication + totals.split.hook, totals.whole);
+    begin_step();
+    take_step();
+    end_step();
+    EXPECT_TRUE(last_step().earlier_waits.empty());
+  };
+  EXPECT_EQ(in_child("", body), 0);
+}
+
+TEST_F(StepRecorder, ABucketThatBeganWhileNothingWasRecordedHasNoTime) {
+  const auto body = [] {
+    record_steps();
+    point("ddp.forward");
+    point("ddp.backward");
+    point("ddp.launch", 0, 0, {.kind = 1, .bytes = 8});
+    set_recording(false);
+    point("bucket.begin", 0, 0, {.kind = 1});
+    set_recording(true);
+    point("bucket.return", 0, 0, {.kind = 1});
+    point("bucket.end", 0, 0, {.kind = 1});
+    end_step();
+    EXPECT_EQ(last_step().buckets.at(0).run.end, 0);
+    EXPECT_EQ(step_totals().hook, 0);
+  };
+  EXPECT_EQ(in_child("", body), 0);
+}
+
 TEST_F(StepRecorder, ARecordingMayBeSwitchedOffAndOn) {
   const auto body = [] {
     set_recording(true);  // there is no recorder yet
@@ -312,8 +391,8 @@ TEST_F(StepRecorder, ALossThatIsNoNumberIsTold) {
     // Three rows for each two of the course before it was halved: told 1, told nothing, told a NaN, ...
     for (std::uint64_t step = 0; step < format::kRows + 1; ++step) {
       take_step();
-      if (step % 4 == 0) tell_loss(1);
-      if (step % 4 == 1) tell_loss(step % 8 == 1 ? kNaN : -kNaN);
+      if (step % 4 == 0) tell_loss(step % 8 == 0 ? 1 : -kNaN);
+      if (step % 4 == 1) tell_loss(step % 8 == 1 ? kNaN : 1);
       end_step();
     }
   };
@@ -325,7 +404,7 @@ TEST_F(StepRecorder, ALossThatIsNoNumberIsTold) {
     const std::uint64_t loss = table[row].words[Sums::loss];
     if (row % 2 == 0) {
       EXPECT_NE(loss, format::kNoLoss) << "row " << row;
-      EXPECT_TRUE(std::isnan(std::bit_cast<double>(loss))) << "row " << row << ": the loss of an earlier step";
+      EXPECT_TRUE(std::isnan(std::bit_cast<double>(loss))) << "row " << row << ": one of its two steps had it";
     } else {
       EXPECT_EQ(loss, format::kNoLoss) << "row " << row;
     }
@@ -438,6 +517,23 @@ TEST_F(StepRecorder, CallsAfterTheLastStepAreNoPartOfIt) {
   std::ifstream(folder_ + "/nanoseconds") >> until_the_call;
   EXPECT_LE(sums[Sums::whole], until_the_call);
   EXPECT_LE(sums[Sums::compute], sums[Sums::whole]);
+}
+
+// A rank that has joined goes on with the others' iterations, after its own last step.
+TEST_F(StepRecorder, BucketsAfterTheLastStepAreNoPartOfIt) {
+  const auto body = [] {
+    record_from_environment(0, 1);
+    take_step();
+    const std::int64_t end = std::chrono::steady_clock::now().time_since_epoch().count();
+    while (std::chrono::steady_clock::now().time_since_epoch().count() == end) continue;
+    for (int iteration = 0; iteration < 3; ++iteration) {
+      point("ddp.launch", 0, 0, {.bytes = 1 << 20});
+      reduce(0, -1, 1);
+    }
+    std::exit(0);
+  };
+  EXPECT_EQ(in_child(folder_, body), 0);
+  EXPECT_EQ(file(0).totals.words[Sums::sent], 80U);
 }
 
 // However long a run is: the file keeps its size, the last records, and a course over all steps.

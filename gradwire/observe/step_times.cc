@@ -41,11 +41,24 @@ std::int64_t common(const std::vector<Span>& these, const std::vector<Span>& tho
   return sum;
 }
 
+std::vector<Span> waits_for_averages(const StepTimes& step) {
+  std::vector<Span> waits = step.earlier_waits;
+  waits.push_back(step.wait);
+  return waits;
+}
+
+// When the first pass began; the end of a step without one.
+std::int64_t first_pass(const StepTimes& step) {
+  if (step.forward.begin != 0) return step.forward.begin;
+  return step.backward.begin != 0 ? step.backward.begin : step.whole.end;
+}
+
 }  // namespace
 
 Split split_of(const StepTimes& step) {
-  std::vector<Span> blocked{step.wait};
+  std::vector<Span> blocked = waits_for_averages(step);
   std::vector<Span> calls = step.waits;
+  if (step.buckets.empty()) calls.insert(calls.end(), blocked.begin(), blocked.end());
   blocked.insert(blocked.end(), step.waits.begin(), step.waits.end());
   for (const CallTimes& call : step.calls) {
     blocked.push_back(call.span);
@@ -69,10 +82,10 @@ void add_step(StepTotals& totals, const StepTimes& step) {
   ++totals.steps;
   totals.whole += length(step.whole);
   totals.forward += length(step.forward);
-  totals.backward += length(step.backward) - length(step.wait);
-  totals.wait += length(step.wait);
-  totals.rest += length(step.rest);
-  if (step.forward.begin != 0) totals.rest += step.forward.begin - step.whole.begin;
+  const std::int64_t waited = total(waits_for_averages(step));
+  totals.backward += length(step.backward) - waited;
+  totals.wait += waited;
+  totals.rest += length(step.rest) + first_pass(step) - step.whole.begin;
   const Split split = split_of(step);
   totals.split.compute += split.compute;
   totals.split.communication += split.communication;

@@ -29,6 +29,7 @@ struct CallTimes {
 
 // The reduction of one bucket of gradients.
 struct BucketTimes {
+  std::uint64_t ddp = 0;         // tells the buckets of one DistributedDataParallel from those of another
   std::size_t index = 0;         // the number of the bucket
   std::uint64_t bytes = 0;       // of its gradients
   std::uint64_t sent = 0;        // by this rank, encoded, as network_payload_bytes() counts
@@ -45,10 +46,12 @@ struct BucketTimes {
 struct StepTimes {
   std::uint64_t number = 0;  // counts the steps that were recorded, from 0
   Span whole;
-  Span forward;   // from the first forward pass to the backward pass; includes the loss
-  Span backward;  // includes the wait at its end
-  Span wait;      // from the last gradient to the averages
-  Span rest;      // from the end of the backward pass: the optimizer, and what the program does else
+  Span forward;   // from the first forward pass to the first backward pass; includes the loss
+  Span backward;  // to the end of the last wait; so several backward passes, and forward passes between them, are one
+  Span wait;      // from the last gradient to the averages; the last wait of several
+  Span rest;      // from the end of the last backward pass: the optimizer, and what the program does else
+  // The waits before `wait`, in their order: of earlier backward passes, and of other DistributedDataParallel in one.
+  std::vector<Span> earlier_waits;
   std::vector<BucketTimes> buckets;
   std::vector<CallTimes> calls;  // of the thread that trains, outside of buckets
   std::vector<Span> waits;       // of that thread for calls that were asynchronous, outside of buckets
@@ -57,9 +60,11 @@ struct StepTimes {
 
 // The time of the thread that trains, in nanoseconds, in three parts whose sum is the time of the step.
 struct Split {
-  std::int64_t compute = 0;        // the thread computes, whatever the lanes do meanwhile
-  std::int64_t communication = 0;  // a collective keeps the thread waiting; includes waiting for other ranks
-  std::int64_t hook = 0;           // the rest of averaging does: casts, compression, waking up, writing back
+  std::int64_t compute = 0;  // the thread computes, whatever the lanes do meanwhile
+  // A collective keeps the thread waiting; includes waiting for other ranks. In a step without buckets (PyTorch's DDP),
+  // all that the thread waits for averages: what happens meanwhile is not known.
+  std::int64_t communication = 0;
+  std::int64_t hook = 0;  // the rest of averaging does: casts, compression, waking up, writing back
 };
 
 // A pure function.
@@ -70,9 +75,9 @@ struct StepTotals {
   std::uint64_t steps = 0;
   std::int64_t whole = 0;  // of the steps, in nanoseconds, as the next five
   std::int64_t forward = 0;
-  std::int64_t backward = 0;  // without the wait at its end
+  std::int64_t backward = 0;  // without the waits
   std::int64_t wait = 0;
-  std::int64_t rest = 0;  // with what comes before the forward pass
+  std::int64_t rest = 0;  // with what comes before the forward pass; all of a step without one
   std::int64_t hook = 0;  // of the reductions of buckets, also while the backward pass computes
   Split split;
   std::uint64_t sent = 0;        // bytes, for buckets

@@ -65,6 +65,47 @@ TEST(Split, WaitsWithinABucketAreCommunication) {
   EXPECT_EQ(split.hook, 100);
 }
 
+TEST(Split, EachWaitForAveragesKeepsTheThreadWaiting) {
+  StepTimes step;
+  step.whole = {0, 1000};
+  step.earlier_waits = {{200, 300}, {400, 450}};
+  step.wait = {700, 800};
+  step.buckets = {bucket({150, 300}, 300, 0, {{250, 300}})};
+  const Split split = split_of(step);
+  EXPECT_EQ(split.compute, 1000 - 250);
+  EXPECT_EQ(split.communication, 50);
+  EXPECT_EQ(split.hook, 200);
+}
+
+// Another DistributedDataParallel, as PyTorch's, tells of no buckets, and its calls are asynchronous.
+TEST(Split, WithoutBucketsAWaitForAveragesIsCommunication) {
+  StepTimes step;
+  step.whole = {0, 1000};
+  step.wait = {700, 900};
+  step.calls = {{CallKind::all_reduce, 8, 8, {500, 510}}};
+  const Split split = split_of(step);
+  EXPECT_EQ(split.compute, 790);
+  EXPECT_EQ(split.communication, 210);
+  EXPECT_EQ(split.hook, 0);
+}
+
+TEST(Totals, SeveralPassesAndNoneAddUpToTheStep) {
+  StepTimes step;
+  step.whole = {100, 1100};
+  StepTotals none;
+  add_step(none, step);
+  EXPECT_EQ(none.rest, 1000) << "no pass came";
+  step.backward = {300, 900};  // the forward pass was before the step
+  step.earlier_waits = {{400, 450}};
+  step.wait = {800, 900};
+  step.rest = {900, 1100};
+  StepTotals totals;
+  add_step(totals, step);
+  EXPECT_EQ(totals.rest, 400);
+  EXPECT_EQ(totals.wait, 150);
+  EXPECT_EQ(totals.backward, 450);
+}
+
 TEST(Totals, WhatComesBeforeTheForwardPassIsRest) {
   StepTimes step;
   step.whole = {0, 1000};
@@ -124,6 +165,7 @@ TEST(Split, AgreesWithCounting) {
       mark(blocked, {run.begin, returned});
       mark(communicates, {returned, run.end});
     }
+    if (step.buckets.empty()) mark(communicates, step.wait);
     std::int64_t waited = 0;
     std::int64_t communication = 0;
     for (std::size_t i = 0; i < kLength; ++i) {

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "gradwire/base/error.h"
+#include "gradwire/hooks/optimizer_state_internal.h"
 #include "gradwire/hooks/replaced_state_internal.h"
 #include "gradwire/optim/param_groups_internal.h"
 
@@ -63,6 +64,8 @@ std::string PostLocalSGDOptimizer::save_options() const {
 void PostLocalSGDOptimizer::load_options(const std::string& bytes) {
   pass_groups_on();
   internal::load_optimizer(*inner_, bytes);
+  for (const at::Tensor& parameter : internal::parameters_in(inner_->param_groups()))
+    internal::restore_first_state(*inner_, parameter);
   internal::copy_options(inner_->param_groups(), param_groups_);
 }
 

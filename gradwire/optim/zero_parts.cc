@@ -19,12 +19,14 @@ namespace {
 // What ranks compare. The last one tells lists of one length apart.
 enum Compared : std::size_t { kParameters, kGroups, kElements, kViews, kOverlap, kHash, kComparedCount };
 
-std::int64_t hash_of_sizes(const std::vector<at::Tensor>& parameters) {
+// With the strides: a rank packs its parameters, and lays out the states, in the order of memory.
+std::int64_t hash_of_layouts(const std::vector<at::Tensor>& parameters) {
   std::vector<std::int64_t> numbers;
   for (const at::Tensor& parameter : parameters) {
     numbers.push_back(static_cast<std::int64_t>(parameter.scalar_type()));
     numbers.push_back(parameter.dim());
     numbers.insert(numbers.end(), parameter.sizes().begin(), parameter.sizes().end());
+    numbers.insert(numbers.end(), parameter.strides().begin(), parameter.strides().end());
   }
   return static_cast<std::int64_t>(stable_hash(numbers));
 }
@@ -47,7 +49,7 @@ void require_same_parameters(ProcessGroup& group, const std::vector<at::Tensor>&
   for (const at::Tensor& parameter : parameters) mine[kElements] += parameter.numel();
   mine[kViews] = options.parameters_as_bucket_view ? 1 : 0;
   mine[kOverlap] = options.overlap_with_ddp ? 1 : 0;
-  mine[kHash] = hash_of_sizes(parameters);
+  mine[kHash] = hash_of_layouts(parameters);
   const auto describe_rank = [](const std::vector<std::int64_t>& has) {
     return concat(has[kParameters], " parameters with ", has[kElements], " elements in ", has[kGroups],
                   " groups, parameters_as_bucket_view = ", has[kViews], " and overlap_with_ddp = ", has[kOverlap]);
@@ -58,8 +60,8 @@ void require_same_parameters(ProcessGroup& group, const std::vector<at::Tensor>&
     throw MismatchError(
         concat(kZeroName, " was given ", describe_rank(ranks[0]), " on rank 0, and ", describe_rank(ranks[other]),
                " on rank ", other,
-               "; all ranks must pass parameters of the same sizes and types in the same order, and the "
-               "same options."));
+               "; all ranks must pass parameters of the same sizes, strides and types in the same order, and "
+               "the same options."));
   }
 }
 

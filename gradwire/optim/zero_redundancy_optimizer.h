@@ -78,8 +78,8 @@ struct ZeroOptions {
 // Not movable. One thread at a time may use this object. Destroy this object before its group.
 class ZeroRedundancyOptimizer final : public torch::optim::Optimizer, public Joinable, public ShardedState {
  public:
-  // Collective in the group: all ranks pass parameters of the same sizes and dtypes in the same order, in the same
-  // number of groups, and the same options. The ranks compare these; when any rank differs, all ranks throw
+  // Collective in the group: all ranks pass parameters of the same sizes, strides and dtypes in the same order, in the
+  // same number of groups, and the same options. The ranks compare these; when any rank differs, all ranks throw
   // MismatchError.
   //
   // Throws InvalidArgument, before any communication, for no parameters; a parameter that is undefined, sparse, no

@@ -146,8 +146,11 @@ void BackendGroup::abort(const std::string& reason) {
 
 void BackendGroup::shutdown() {
   if (!owner_.is_current()) return;
-  const bool interrupted = calls_.finish([this] { abort(kInterrupted); });
-  watcher_->stop(true, "the group was shut down");
+  bool interrupted = calls_.finish([this] { abort(kInterrupted); });
+  if (watcher_->stop(true, "the group was shut down")) {
+    interrupted = true;
+    abort(kInterrupted);
+  }
   std::shared_ptr<Channel> channel;
   std::shared_ptr<Store> store;
   MutexLock lock(mutex_);

@@ -11,6 +11,7 @@
 
 #include "gradwire/base/deadline.h"
 #include "gradwire/base/interrupt.h"
+#include "gradwire/base/thread_local.h"
 #include "gradwire/process_group/parked_threads_internal.h"
 
 namespace gradwire::internal {
@@ -110,6 +111,22 @@ struct Executor::Shared {
     return first + queue.size() - 1;
   }
 
+  // While it exists, this thread runs a task of `shared`.
+  class Frame {
+   public:
+    explicit Frame(Shared& shared) noexcept : shared_(shared), outer_(std::exchange(innermost, this)) {}
+    ~Frame() { innermost = outer_; }
+    Frame(const Frame&) = delete;
+    Frame& operator=(const Frame&) = delete;
+    Shared& shared() const noexcept { return shared_; }
+    Frame* outer() const noexcept { return outer_; }
+
+   private:
+    Shared& shared_;
+    Frame* const outer_;
+  };
+  static GRADWIRE_STATIC_THREAD_LOCAL Frame* innermost;
+
   // Runs the first task of the queue. The lock is open while it runs.
   void run_first(MutexLock& lock) GRADWIRE_REQUIRES(mutex) GRADWIRE_NO_THREAD_SAFETY_ANALYSIS {
     Task task = std::move(queue.front());
@@ -119,12 +136,17 @@ struct Executor::Shared {
     running = true;
     runner = std::this_thread::get_id();
     lock.unlock();
-    task();
-    task = nullptr;  // what it holds may be the last reference to something that comes back here
+    {
+      const Frame here(*this);
+      task();
+      task = nullptr;  // what it holds may be the last reference to something that comes back here
+    }
     lock.lock();
     if (!nested) stop_running();
   }
 };
+
+GRADWIRE_STATIC_THREAD_LOCAL Executor::Shared::Frame* Executor::Shared::innermost = nullptr;
 
 Executor::Executor(std::string name) : name_(std::move(name)), shared_(std::make_shared<Shared>()) {}
 
@@ -175,6 +197,8 @@ std::optional<Executor::Place> Executor::post(Task task, Start start) {
   Place place;
   place.shared_ = shared_;
   bool wakes_worker = false;
+  // Before the task is queued: where the thread is refused, nothing has happened.
+  if (needs_worker()) start_worker();
   {
     MutexLock lock(shared_->mutex);
     if (shared_->closed) return std::nullopt;
@@ -188,7 +212,6 @@ std::optional<Executor::Place> Executor::post(Task task, Start start) {
   }
   // With the mutex free: the worker needs it first of all.
   if (wakes_worker) shared_->work_to_do.notify_one();
-  start_worker();
   return place;
 }
 
@@ -198,20 +221,45 @@ void Executor::Place::help() const {
   while (shared_->first <= number_ && (!shared_->running || shared_->running_here())) shared_->run_first(lock);
 }
 
+bool Executor::run_if_idle(const Task& task) {
+  MutexLock lock(shared_->mutex);
+  if (shared_->closed || !shared_->idle()) return false;
+  shared_->running = true;
+  shared_->runner = std::this_thread::get_id();
+  lock.unlock();
+  {
+    const Shared::Frame here(*shared_);
+    task();
+  }
+  lock.lock();
+  shared_->stop_running();
+  return true;
+}
+
+bool Executor::needs_worker() {
+  MutexLock lock(shared_->mutex);
+  return !shared_->closed && !shared_->running_here();
+}
+
+bool Executor::run_next_here() {
+  for (const Shared::Frame* frame = Shared::innermost; frame != nullptr; frame = frame->outer()) {
+    Shared& shared = frame->shared();
+    MutexLock lock(shared.mutex);
+    if (shared.queue.empty()) continue;
+    shared.run_first(lock);
+    return true;
+  }
+  return false;
+}
+
 bool Executor::run(const Task& task, const Task& on_interrupt) {
+  if (run_if_idle(task)) return true;
+  // Before the task is queued: where the thread is refused, nothing has happened.
+  if (needs_worker()) start_worker();
   bool done = false;
   {
     MutexLock lock(shared_->mutex);
     if (shared_->closed) return false;
-    if (shared_->idle()) {
-      shared_->running = true;
-      shared_->runner = std::this_thread::get_id();
-      lock.unlock();
-      task();
-      lock.lock();
-      shared_->stop_running();
-      return true;
-    }
     shared_->push([&] {
       task();
       MutexLock done_lock(shared_->mutex);
@@ -224,7 +272,6 @@ bool Executor::run(const Task& task, const Task& on_interrupt) {
     }
     shared_->tell_worker();
   }
-  start_worker();
   Interruption interruption(on_interrupt);
   MutexLock lock(shared_->mutex);
   while (!done) shared_->wait_as_caller(lock, interruption);

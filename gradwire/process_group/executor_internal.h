@@ -55,13 +55,18 @@ class Executor {
 
   // When the worker is to begin: `soon` is within about 0.1 ms, and the call returns sooner.
   enum class Start { now, soon };
-  // Queues `task`. Returns no place when closed: the task will not run.
+  // Queues `task`. Returns no place when closed: the task will not run. Throws ResourceError, and queues nothing, where
+  // there is no thread for it; so does run().
   std::optional<Place> post(Task task, Start start = Start::now);
 
   // Runs `task` in its turn, and returns true when the task has run. Returns false when closed. When the thread is
   // interrupted (gradwire/base/interrupt.h) while it waits for its turn, calls `on_interrupt` once, on this thread, and
   // waits on: `on_interrupt` makes the tasks end soon. A null one: the wait is not interrupted.
   bool run(const Task& task, const Task& on_interrupt = nullptr);
+
+  // Where this thread runs a task: runs the next task of the queue of that task's executor, and returns true; false: no
+  // task is queued there. A task that waits for what one after it does would otherwise wait for itself.
+  static bool run_next_here();
 
   // Refuses further tasks. Queued tasks still run.
   void close();
@@ -80,6 +85,10 @@ class Executor {
   Thread worker_ GRADWIRE_GUARDED_BY(worker_mutex_);
 
   void start_worker();
+  // Whether a task that is queued now may need the worker: not where a task runs here, which runs the queue itself.
+  bool needs_worker();
+  // Runs `task` on this thread where no task is queued or running; false: it did not.
+  bool run_if_idle(const Task& task);
 };
 
 }  // namespace gradwire::internal

@@ -9,6 +9,8 @@
 #include <utility>
 
 #include "gradwire/base/error.h"
+#include "gradwire/base/interrupt.h"
+#include "gradwire/base/log.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/observe/flight_recorder.h"
 #include "gradwire/process_group/completed_future_internal.h"
@@ -21,6 +23,8 @@ namespace {
 
 constexpr std::chrono::microseconds kFirstPause{50};
 constexpr std::chrono::microseconds kLongestPause{2000};
+// How often a waiting thread looks whether it is interrupted.
+constexpr Milliseconds kInterruptionLook{50};
 
 }  // namespace
 
@@ -76,6 +80,7 @@ struct PointToPointWork::State {
     std::chrono::microseconds pause = kFirstPause;
     while (!ready()) {
       if (until.expired()) return false;
+      throw_if_interrupted(concat(name(), ": wait(): the message goes on"));
       MutexLock lock(mutex);
       if (ended) return true;
       changed.wait_until(lock, std::min(until.point(), Deadline::Clock::now() + pause));
@@ -160,9 +165,15 @@ struct PointToPointWork::State {
 };
 
 struct CompletionWatcher::Shared {
+  using States = std::vector<std::shared_ptr<PointToPointWork::State>>;
+
   Mutex mutex;
   ConditionVariable changed;
-  std::vector<std::shared_ptr<PointToPointWork::State>> states GRADWIRE_GUARDED_BY(mutex);
+  States states GRADWIRE_GUARDED_BY(mutex);
+  // Of sends whose Works are held. Those that have gone are taken out now and then.
+  std::vector<std::weak_ptr<PointToPointWork::State>> sends GRADWIRE_GUARDED_BY(mutex);
+  std::size_t sweep_at GRADWIRE_GUARDED_BY(mutex) = 64;
+  bool is_watching GRADWIRE_GUARDED_BY(mutex) = false;
   bool stopping GRADWIRE_GUARDED_BY(mutex) = false;
   bool drain GRADWIRE_GUARDED_BY(mutex) = false;
   std::string reason GRADWIRE_GUARDED_BY(mutex);
@@ -173,7 +184,9 @@ PointToPointWork::PointToPointWork(bool receives, Messages messages, Deadline de
                                    std::shared_ptr<const ProcessGroup> group)
     : owner_(std::move(group)),
       watcher_(std::move(watcher)),
-      state_(std::make_shared<State>(label(), owner_, receives, std::move(messages), deadline, std::move(channel))) {}
+      state_(std::make_shared<State>(label(), owner_, receives, std::move(messages), deadline, std::move(channel))) {
+  if (!receives) watcher_->note_send(state_);
+}
 
 PointToPointWork::~PointToPointWork() {
   if (!watcher_->owner_.is_current()) {
@@ -186,7 +199,12 @@ PointToPointWork::~PointToPointWork() {
     if (state_->ended || state_->watched) return;
     state_->watched = true;
   }
-  watcher_->add(std::move(state_));
+  const std::string what = state_->what();
+  try {
+    watcher_->add(std::move(state_));
+  } catch (const std::exception& error) {  // no thread: the next message that is watched, or the group's end, is for it
+    log::warn(concat(what, ": nobody watches this message until the group's next one: ", describe(error)));
+  }
 }
 
 bool PointToPointWork::wait(Milliseconds timeout) {
@@ -263,21 +281,65 @@ CompletionWatcher::~CompletionWatcher() {
   stop(false, "its group was let go");
 }
 
-void CompletionWatcher::stop(bool drain, const std::string& reason) {
+void CompletionWatcher::note_send(const std::shared_ptr<PointToPointWork::State>& state) {
+  MutexLock lock(shared_->mutex);
+  std::vector<std::weak_ptr<PointToPointWork::State>>& sends = shared_->sends;
+  if (sends.size() >= shared_->sweep_at) {
+    std::erase_if(sends, [](const auto& send) { return send.expired(); });
+    shared_->sweep_at = std::max<std::size_t>(64, 2 * sends.size());
+  }
+  sends.push_back(state);
+}
+
+bool CompletionWatcher::stop(bool drain, const std::string& reason) {
+  std::vector<std::weak_ptr<PointToPointWork::State>> sends;
+  if (drain) {
+    MutexLock lock(shared_->mutex);
+    sends = std::exchange(shared_->sends, {});
+  }
+  for (const auto& send : sends) {
+    if (const auto state = send.lock()) take_over(state);
+  }
+  bool runs_here = false;
+  bool interrupted = false;
   {
     MutexLock lock(shared_->mutex);
     shared_->drain = drain && (!shared_->stopping || shared_->drain);
     if (!shared_->stopping) shared_->reason = reason;
     shared_->stopping = true;
     shared_->changed.notify_all();
+    runs_here = !shared_->is_watching;
+  }
+  if (runs_here) {  // no thread was started, or it was refused
+    watch(*shared_);
+    return false;
   }
   MutexLock lock(thread_mutex_);
-  if (!thread_.joinable()) return;
+  if (!thread_.joinable()) return false;
   if (thread_.is_current()) {
     park_thread(std::move(thread_));
-  } else {
-    thread_.join();
+    return false;
   }
+  {
+    MutexLock shared(shared_->mutex);
+    while (shared_->is_watching) {
+      shared_->changed.wait_for(shared, kInterruptionLook);
+      if (!shared_->drain || interrupt_check() == nullptr || !interrupt_check()()) continue;
+      shared_->drain = false;
+      interrupted = true;
+    }
+  }
+  thread_.join();
+  return interrupted;
+}
+
+void CompletionWatcher::take_over(const std::shared_ptr<PointToPointWork::State>& state) {
+  {
+    MutexLock lock(state->mutex);
+    if (state->ended || std::exchange(state->watched, true)) return;
+  }
+  MutexLock lock(shared_->mutex);
+  shared_->states.push_back(state);
 }
 
 void CompletionWatcher::add(std::shared_ptr<PointToPointWork::State> state) {
@@ -296,7 +358,19 @@ void CompletionWatcher::add(std::shared_ptr<PointToPointWork::State> state) {
   }
   MutexLock lock(thread_mutex_);
   if (thread_.joinable()) return;
-  thread_ = Thread("gw-messages", [shared = shared_] { watch(*shared); });
+  {
+    MutexLock shared(shared_->mutex);
+    if (shared_->stopping) return;  // stop() has what was added before
+    shared_->is_watching = true;
+  }
+  try {
+    thread_ = Thread("gw-messages", [shared = shared_] { watch(*shared); });
+  } catch (...) {
+    MutexLock shared(shared_->mutex);
+    shared_->is_watching = false;
+    shared_->changed.notify_all();
+    throw;
+  }
 }
 
 void CompletionWatcher::watch(Shared& shared) {
@@ -304,7 +378,11 @@ void CompletionWatcher::watch(Shared& shared) {
   MutexLock lock(shared.mutex);
   while (true) {
     if (shared.states.empty()) {
-      if (shared.stopping) return;
+      if (shared.stopping) {
+        shared.is_watching = false;
+        shared.changed.notify_all();
+        return;
+      }
       pause = kFirstPause;
       shared.changed.wait(lock);
       continue;

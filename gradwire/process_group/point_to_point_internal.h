@@ -67,15 +67,19 @@ class CompletionWatcher {
   CompletionWatcher& operator=(const CompletionWatcher&) = delete;
 
   // Refuses further messages, and ends the thread. With `drain`, the thread first waits until all watched messages have
-  // ended. Without it, futures of messages that have not ended fail with AbortedError and `reason`, and messages whose
-  // Work was destroyed are cancelled.
-  void stop(bool drain, const std::string& reason);
+  // ended, and all sends: another rank waits for these. Without it, futures of messages that have not ended fail with
+  // AbortedError and `reason`, and messages whose Work was destroyed are cancelled. Returns whether the calling thread
+  // was interrupted (gradwire/base/interrupt.h), and the rest was not waited for.
+  bool stop(bool drain, const std::string& reason);
 
  private:
   friend class PointToPointWork;
   struct Shared;
   static void watch(Shared& shared);
+  void note_send(const std::shared_ptr<PointToPointWork::State>& state);
   void add(std::shared_ptr<PointToPointWork::State> state);
+  // Watches a message of a Work that is held.
+  void take_over(const std::shared_ptr<PointToPointWork::State>& state);
 
   const OwnerProcess owner_;
   std::shared_ptr<Shared> shared_;

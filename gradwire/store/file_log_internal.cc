@@ -112,8 +112,17 @@ std::string read_from(const std::string& path, int fd, std::uint64_t begin, std:
 }  // namespace
 
 FileLog::FileLog(std::string path) : path_(std::move(path)) {
-  const UniqueFd fd = open(true);
-  const struct stat status = status_of(path_, fd.get());
+  file_ = std::make_shared<const UniqueFd>(open(true));
+  identify();
+}
+
+FileLog::FileLog(UniqueFd file)
+    : path_(concat("/proc/self/fd/", file.get())), file_(std::make_shared<const UniqueFd>(std::move(file))) {
+  identify();
+}
+
+void FileLog::identify() {
+  const struct stat status = status_of(path_, file_->get());
   if (!S_ISREG(status.st_mode)) throw StoreError(concat("FileStore ", path_, ": this is no regular file"));
   device_ = status.st_dev;
   inode_ = status.st_ino;

@@ -7,6 +7,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -27,10 +28,15 @@ struct FileRecord {
 //
 // The file is opened and locked anew for each operation. The lock belongs to that opening (an "open file description"
 // lock), so the kernel drops it when the process dies, and threads of one process exclude each other like processes do.
+//
+// A copy has the same file. A descriptor, which copies share, stays open as long as one of them lives, so that no other
+// file gets the number of the file's inode.
 class FileLog {
  public:
   // Creates the file if it is missing. Throws StoreError when the file cannot be opened or is no store's file.
   explicit FileLog(std::string path);
+  // A file that is open, and needs no name. Throws StoreError when it is no regular file.
+  explicit FileLog(UniqueFd file);
 
   // Whether the file's length differs from what this process has read. Takes no lock. Throws StoreError when the file
   // is gone.
@@ -70,9 +76,11 @@ class FileLog {
   };
 
  private:
+  void identify();
   UniqueFd open(bool create) const;
 
   std::string path_;
+  std::shared_ptr<const UniqueFd> file_;
   dev_t device_ = 0;
   ino_t inode_ = 0;
   std::uint64_t end_ = 0;  // just behind the last whole record that was read; 0 before the header was

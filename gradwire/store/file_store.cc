@@ -67,9 +67,17 @@ Deadline lock_deadline(Deadline deadline) {
 // A copy of the data, brought up to date from the file before each operation.
 class FileStore::Impl {
  public:
-  Impl(std::string path, int world_size) : world_size(world_size), path(std::move(path)), log_(this->path) {
+  Impl(FileLog log, int world_size) : world_size(world_size), path(log.path()), log_(std::move(log)) {
     MutexLock lock(mutex_);
     refresh(Deadline::after(timeout));
+  }
+
+  // The same file, which this process reads from its begin.
+  std::unique_ptr<Impl> another() {
+    MutexLock lock(mutex_);
+    FileLog log = log_;
+    log.rewind();
+    return std::make_unique<Impl>(std::move(log), world_size);
   }
 
   // Runs `change(map)`, which returns the records of what it did, on up-to-date data under the file's exclusive lock.
@@ -142,8 +150,12 @@ FileStore::FileStore(std::string path, int world_size) {
   if (world_size != -1 && world_size < 1) {
     throw InvalidArgument(concat("FileStore ", path, ": a world size of ", world_size, " is neither -1 nor positive"));
   }
-  impl_ = std::make_unique<Impl>(std::move(path), world_size);
+  impl_ = std::make_unique<Impl>(FileLog(std::move(path)), world_size);
 }
+
+FileStore::FileStore(UniqueFd file) : impl_(std::make_unique<Impl>(FileLog(std::move(file)), -1)) {}
+
+FileStore::FileStore(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 FileStore::~FileStore() = default;
 
@@ -303,7 +315,7 @@ void FileStore::set_timeout(Milliseconds timeout) {
 }
 
 std::shared_ptr<Store> FileStore::clone() {
-  auto copy = std::make_shared<FileStore>(impl_->path, impl_->world_size);
+  auto copy = std::make_shared<FileStore>(impl_->another());
   copy->set_timeout(timeout());
   return copy;
 }

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "gradwire/base/os_handles.h"
 #include "gradwire/store/store.h"
 
 namespace gradwire {
@@ -29,9 +30,12 @@ class FileStore final : public Store {
   // than a store's data (the file is not changed then); InvalidArgument for an empty path or a world size that is
   // neither -1 nor positive.
   explicit FileStore(std::string path, int world_size = -1);
+  // Uses a file that is open for reading and writing, and that the store and its clones keep open: the file needs no
+  // name any more. Throws StoreError when the file holds something other than a store's data.
+  explicit FileStore(UniqueFd file);
   ~FileStore() override;
 
-  // The path that the constructor got.
+  // The path that the constructor got, or one that this process alone can use.
   const std::string& path() const noexcept;
 
   void set(const std::string& key, const Value& value) override;
@@ -53,10 +57,14 @@ class FileStore final : public Store {
   std::int64_t queue_length(const std::string& queue) override;
   Milliseconds timeout() const override;
   void set_timeout(Milliseconds timeout) override;
+  // Throws StoreError when the file was removed or replaced.
   std::shared_ptr<Store> clone() override;
 
- private:
+  // For clone().
   class Impl;
+  explicit FileStore(std::unique_ptr<Impl> impl);
+
+ private:
   std::unique_ptr<Impl> impl_;
 };
 

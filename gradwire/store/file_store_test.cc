@@ -101,6 +101,35 @@ TEST_F(FileStoreTest, SaysSoWhenTheFileIsRemovedOrReplaced) {
   EXPECT_TRUE(contains(message_of<StoreError>([&] { store->get("key"); }), "replaced"));
 }
 
+// A file system may give the next file the number of the inode that was free again.
+TEST_F(FileStoreTest, AFileThatIsMadeAfterTheRemovalIsAnother) {
+  for (int round = 0; round < 5; ++round) {
+    const auto store = open();
+    store->set("key", "value");
+    std::filesystem::remove(path_);
+    EXPECT_THROW(store->clone(), StoreError);
+    EXPECT_FALSE(std::filesystem::exists(path_)) << "a clone makes no file";
+    const auto other = open();
+    EXPECT_TRUE(contains(message_of<StoreError>([&] { store->get("key"); }), "replaced"));
+    EXPECT_TRUE(contains(message_of<StoreError>([&] { store->set("key", "lost"); }), "replaced"));
+    EXPECT_THROW(store->clone(), StoreError);
+    EXPECT_EQ(other->num_keys(), 0);
+    std::filesystem::remove(path_);
+  }
+}
+
+TEST_F(FileStoreTest, AnOpenFileNeedsNoName) {
+  UniqueFd file(::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  auto store = std::make_shared<FileStore>(std::move(file));
+  std::filesystem::remove(path_);
+  store->set("key", "value");
+  const std::shared_ptr<Store> clone = store->clone();
+  store.reset();
+  EXPECT_EQ(clone->get("key"), "value");
+  clone->set("key", "another");
+  EXPECT_EQ(clone->clone()->get("key"), "another");
+}
+
 TEST_F(FileStoreTest, ATornTailOfAnyLengthIsIgnoredAndCutOff) {
   open()->set("whole", "1");
   const std::size_t whole = read_file(path_).size();

@@ -10,8 +10,10 @@
 #include <memory>
 #include <optional>
 
+#include "gradwire/base/interrupt.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/process.h"
+#include "gradwire/base/strings.h"
 #include "gradwire/store/process_bound_internal.h"
 
 namespace gradwire::store_internal {
@@ -119,7 +121,11 @@ class Lookups final {
 std::vector<asio::ip::address> look_up(const std::string& host, Deadline deadline, asio::error_code& error) {
   const asio::ip::address numeric = asio::ip::make_address(host, error);
   if (!error) return {numeric};
-  const std::optional<Answer> answer = Lookups::of_process().find_or_start(host)->wait(deadline);
+  constexpr Milliseconds kLook{50};  // whether this thread is interrupted
+  const auto lookup = Lookups::of_process().find_or_start(host);
+  std::optional<Answer> answer;
+  while (!(answer = lookup->wait(deadline.earlier(Deadline::after(kLook)))) && !deadline.expired())
+    throw_if_interrupted(concat("looking up the host ", host));
   if (!answer) {
     error = asio::error::operation_aborted;
     return {};

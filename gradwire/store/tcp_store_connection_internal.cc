@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "gradwire/base/error.h"
+#include "gradwire/base/interrupt.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/store/asio_internal.h"
 #include "gradwire/store/handshake_internal.h"
@@ -26,6 +27,8 @@ constexpr Milliseconds kLongestPause{500};
 constexpr int kMostRefusals = 20;
 // A host that does not answer at all is tried anew after this, so that the wait can be reported.
 constexpr Milliseconds kOneAttempt{10'000};
+// How often a waiting thread looks whether it is interrupted.
+constexpr Milliseconds kLook{50};
 
 // The server may not have started yet.
 bool is_nobody_there(const asio::error_code& error) {
@@ -38,6 +41,12 @@ bool is_nobody_there(const asio::error_code& error) {
 bool is_hung_up(const asio::error_code& error) {
   return error == asio::error::connection_reset || error == asio::error::connection_aborted ||
          error == asio::error::eof || error == asio::error::broken_pipe;
+}
+
+// The machine, not the network, refused.
+bool is_refusal_of_machine(const asio::error_code& error) {
+  return error == std::errc::too_many_files_open || error == std::errc::too_many_files_open_in_system ||
+         error == std::errc::no_buffer_space || error == std::errc::not_enough_memory;
 }
 
 // A later try may succeed.
@@ -60,16 +69,19 @@ class GRADWIRE_HIDDEN TcpStoreConnection::Impl final {
       if (is_hung_up(error) && ++hung_up == kMostRefusals) {
         throw StoreError(concat(name(), ": whoever listens there closes every connection; is it another program?"));
       }
+      if (is_refusal_of_machine(error)) {
+        throw ResourceError(concat(name(), ": cannot connect: ", error.message()));
+      }
       if (!is_hung_up(error) && (retry == Retry::no || !is_nobody_there(error))) {
         throw StoreError(concat(name(), ": cannot connect: ", error.message()));
       }
+      report.look(name(),
+                  [&] { return WaitReport::Missing{concat("the rank that runs the server (", error.message(), ")")}; });
+      wait_until(deadline.earlier(Deadline::after(pause)));
       if (deadline.expired()) {
         throw TimeoutError(concat(name(), ": could not connect in time (", error.message(),
                                   "); has the rank that runs the server started, on that host and port?"));
       }
-      report.look(name(),
-                  [&] { return WaitReport::Missing{concat("the rank that runs the server (", error.message(), ")")}; });
-      ::poll(nullptr, 0, static_cast<int>(std::min(pause, deadline.remaining()).count()));
     }
   }
 
@@ -114,18 +126,32 @@ class GRADWIRE_HIDDEN TcpStoreConnection::Impl final {
     socket_.close(ignored);
   }
 
-  // Runs one asynchronous operation to its end; operation_aborted when `deadline` came first.
+  void wait_until(Deadline end) const {
+    do {
+      throw_if_interrupted(name());
+      ::poll(nullptr, 0, static_cast<int>(std::min(kLook, end.remaining()).count()));
+    } while (!end.expired());
+  }
+
+  // Runs one asynchronous operation to its end; operation_aborted when `deadline` came first. An interrupted thread
+  // leaves a closed connection.
   template <class Start>
   asio::error_code finish(Deadline deadline, Start start) {
     asio::error_code result = asio::error::would_block;
     start([&result](const asio::error_code& error, auto&&...) { result = error; });
     loop_.restart();
-    loop_.run_until(deadline.point());
+    const bool looks = interrupt_check() != nullptr;
+    bool is_interrupted = false;
+    do {
+      loop_.run_until((looks ? deadline.earlier(Deadline::after(kLook)) : deadline).point());
+      is_interrupted = looks && result == asio::error::would_block && interrupt_check()();
+    } while (result == asio::error::would_block && !is_interrupted && !deadline.expired());
     if (result == asio::error::would_block) {
       close();
       loop_.run();
       result = asio::error::operation_aborted;
     }
+    if (is_interrupted) throw AbortedError(concat(name(), ": interrupted while waiting for the server"));
     return result;
   }
 
@@ -237,7 +263,11 @@ TcpStoreConnection::TcpStoreConnection(const std::string& host, std::uint16_t po
   } catch (const std::system_error& problem) {  // out of descriptors
     throw ResourceError(concat("TcpStore ", host, ":", port, ": cannot make a connection: ", problem.what()));
   }
-  impl_->connect(deadline, retry, reports);
+  try {
+    impl_->connect(deadline, retry, reports);
+  } catch (const std::system_error& problem) {  // of the thread that looks the name up
+    throw ResourceError(concat("TcpStore ", host, ":", port, ": cannot connect: ", problem.what()));
+  }
 }
 
 TcpStoreConnection::~TcpStoreConnection() = default;

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "gradwire/base/error.h"
+#include "gradwire/base/interrupt.h"
 #include "gradwire/base/log.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/strings.h"
@@ -122,7 +123,11 @@ class GRADWIRE_HIDDEN TcpStoreServer::Impl final : public TcpStoreSession::Owner
 
   int wait_for_workers(int count, Deadline deadline) {  // from any thread
     MutexLock lock(workers_mutex_);
-    while (workers_ < count && !deadline.expired()) workers_changed_.wait_until(lock, deadline.point());
+    constexpr Milliseconds kLook{50};
+    while (workers_ < count && !deadline.expired()) {
+      throw_if_interrupted("waiting for the workers of a TcpStore");
+      workers_changed_.wait_until(lock, deadline.earlier(Deadline::after(kLook)).point());
+    }
     return workers_;
   }
 

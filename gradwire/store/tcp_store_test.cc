@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "gradwire/base/error.h"
+#include "gradwire/base/interrupt.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/store/handshake_internal.h"
 #include "gradwire/store/key_value_map_internal.h"
@@ -194,6 +195,34 @@ TEST(TcpStoreTest, NobodyThereIsATimeoutThatNamesTheAddress) {
   const auto text =
       message_of<TimeoutError>([&] { TcpStore({.host = "localhost", .port = port, .timeout = Milliseconds(150)}); });
   EXPECT_TRUE(contains(text, "localhost:" + std::to_string(port))) << text;
+  EXPECT_TRUE(contains(text, "could not connect in time")) << text << ": the name was found";
+}
+
+// The calling thread of `body` is interrupted while `body` waits.
+template <class Body>
+void expect_interruptible(const Body& body) {
+  static thread_local int looks = 0;
+  looks = 0;
+  set_interrupt_check(+[]() noexcept { return ++looks > 3; });
+  const auto begin = Deadline::Clock::now();
+  EXPECT_THROW(body(), AbortedError);
+  set_interrupt_check(nullptr);
+  EXPECT_LT(Deadline::Clock::now() - begin, std::chrono::minutes(1)) << "not the 30 minutes of the timeout";
+}
+
+TEST(TcpStoreTest, AnInterruptedThreadStopsWaiting) {
+  const std::uint16_t nobody = free_port();
+  for (const char* host : {"127.0.0.1", "localhost"})
+    expect_interruptible([&] { TcpStore({.host = host, .port = nobody}); });
+  expect_interruptible([] { TcpStore({.is_server = true, .world_size = 2, .wait_for_workers = true}); });
+  ServerProcess server;
+  TcpStore store(client_of(server.port()));
+  expect_interruptible([&] { store.get("never"); });
+  store.set("key", "value");
+  EXPECT_EQ(store.get("key"), "value") << "the interruption costs the connection, not the store";
+  server.stop();
+  expect_interruptible([&] { store.set("key", "other"); });
+  expect_interruptible([&] { TcpStore(client_of(server.port())); });
 }
 
 TEST(TcpStoreTest, APortInUseIsOneClearSentence) {

@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/python_variable.h>
 
 #include <algorithm>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -178,9 +179,18 @@ bool stands_for(ProcessGroup& group, ProcessGroup& other) {
   }
 }
 
+// The group of `bucket`. Throws InvalidArgument when the group has gone: Python may keep a bucket.
+std::shared_ptr<ProcessGroup> live_group_of(const GradBucket& bucket) {
+  std::shared_ptr<ProcessGroup> group = bucket.shared_group();
+  if (group == nullptr)
+    throw InvalidArgument(concat("The group of bucket ", bucket.index(), " has gone, with the DistributedDataParallel ",
+                                 "that made the bucket. Use a bucket in the hook's call alone."));
+  return group;
+}
+
 // The bucket's group, which Python knows by the ranks of the group that it is a duplicate of.
 py::object group_of_bucket(const GradBucket& bucket) {
-  py::object group = py::cast(bucket.group().shared_from_this());
+  py::object group = py::cast(live_group_of(bucket));
   py::module_::import("gradwire.distributed._groups").attr("_note_duplicate")(group);
   return group;
 }
@@ -331,6 +341,7 @@ be divided by `divisor`, and collectives to go through `group`.)")
             Future future;
             {
               const py::gil_scoped_release unlocked;
+              const std::shared_ptr<ProcessGroup> held = live_group_of(bucket);
               future = self.run(bucket);
             }
             return python_future(std::move(future));

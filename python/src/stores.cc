@@ -23,6 +23,7 @@
 #include "gradwire/store/key_value_map_internal.h"
 #include "gradwire/store/prefix_store.h"
 #include "gradwire/store/secret.h"
+#include "gradwire/store/short_timeout_internal.h"
 #include "gradwire/store/tcp_store.h"
 
 namespace gradwire::python {
@@ -42,8 +43,12 @@ void raise_signals() {
   if (PyErr_CheckSignals() != 0) throw py::error_already_set();
 }
 
-// Those of `keys` that are not there.
+// How long a wait whose time is up asks the server what is missing.
+constexpr Milliseconds kLastQuestion{1000};
+
+// Those of `keys` that are not there. Throws what the store throws where its server does not answer.
 Keys missing_of(Store& store, const Keys& keys) {
+  const store_internal::ShortTimeout brief(store, kLastQuestion);
   Keys missing;
   for (const std::string& key : keys) {
     if (!store.check(std::span(&key, 1))) missing.push_back(key);
@@ -285,6 +290,7 @@ void barrier(Store& store, const std::string& key, std::int64_t world_size, std:
   try {
     wait_for(store, {complete}, limit, "barrier");
   } catch (const TimeoutError&) {
+    const store_internal::ShortTimeout brief(store, kLastQuestion);
     const std::int64_t came = store.add(concat(key, "/came"), 0) - round * world_size;
     if (came >= world_size) return;  // the last one came at that moment
     throw TimeoutError(concat("barrier timeout: after ", limit.count(), " ms ", came, " of ", world_size,

@@ -4,6 +4,7 @@
 import collections
 import dataclasses
 import enum
+import gc
 import os
 import pathlib
 import pickle
@@ -455,6 +456,29 @@ def test_a_bucket_says_that_its_rank_has_joined(ranks):
             for _ in range(1 + group.rank()):
                 ddp(batch_of(group.rank())).sum().backward()
         assert joined == [False, group.rank() == 0]
+
+    ranks.all_well(SIZE, body)
+
+
+def test_a_bucket_that_outlives_its_group_refuses_to_communicate(ranks):
+    def body(group):
+        kept = []
+
+        def keep(_, bucket):
+            kept.append(bucket)
+            assert bucket.group.size() == SIZE
+            return default_hooks.allreduce_hook(None, bucket)
+
+        ddp = DistributedDataParallel(make_model(), process_group=group.dup())
+        ddp.register_comm_hook(None, keep)
+        gradients(ddp, group, 1)
+        del ddp
+        gc.collect()
+        assert kept[0].buffer().numel() > 0 and kept[0].divisor == SIZE
+        with pytest.raises(ValueError, match="bucket 0 has gone"):
+            kept[0].group  # noqa: B018
+        with pytest.raises(ValueError, match="bucket 0 has gone"):
+            default_hooks.allreduce_hook(None, kept[0])
 
     ranks.all_well(SIZE, body)
 

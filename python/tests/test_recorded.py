@@ -5,6 +5,7 @@
 shows the record, the trace is one by the rules of the Trace Event Format, and files that are no records are refused. The
 environment names the build folder: GRADWIRE_BUILD."""
 
+import dataclasses
 import io
 import json
 import math
@@ -20,7 +21,7 @@ from test_report import BUILD, ROOT, ReportTest, command, records
 
 sys.path.insert(0, str(ROOT / "python" / "gradwire"))
 
-from report import choice_sections, chrome_trace, record_sections, recorded  # noqa: E402
+from report import choice_sections, chrome_trace, job_pictures, record_sections, recorded  # noqa: E402
 
 RANKS = 3
 STEPS = 12
@@ -393,6 +394,17 @@ class Verdict(unittest.TestCase):
         self.assertIn("55.6% is computing", said[0])
         self.assertIn("44.4% is waiting", said[0])
 
+    def test_a_slow_rank_is_in_the_picture_of_many(self):
+        ranks = [rank(number, 2.0 if number == 11 else 1.0, 1.0) for number in range(12)]
+        words = " ".join(job_pictures.draw_time(ranks).split())
+        for expected in (*record_sections.verdict(ranks), "rank 11", "4 more ranks are not shown."):
+            self.assertIn(expected, " ".join(ElementTree.fromstring(words).itertext()))
+
+    def test_no_phase_is_named_where_none_is_longer(self):
+        slow, other = rank(0, 3.0, 0.0), rank(1, 1.0, 0.0)
+        same = [dataclasses.replace(each, total=dataclasses.replace(each.total, rest=1.0)) for each in (slow, other)]
+        self.assertTrue(record_sections.verdict(same)[1].endswith("the others wait for it."))
+
     def test_nobody_is_named_where_all_are_alike(self):
         self.assertEqual(len(record_sections.verdict([rank(0, 1.0, 0.1), rank(1, 1.05, 0.05)])), 1)
         self.assertEqual(len(record_sections.verdict([rank(0, 1.0, 0.0)])), 1)
@@ -418,13 +430,14 @@ class LastCalls(ReportTest):
         self.target = self.folder / self.id()
         self.target.mkdir()
 
-    def write_rank(self, number, process, *calls, run="", version=1):
-        lines = [{"type": "rank", "version": version, "rank": number, "world": 2, "run": run, "wall_offset": 10**18,
+    def write_rank(self, number, process, *calls, run="", version=1, world=2):
+        lines = [{"type": "rank", "version": version, "rank": number, "world": world, "run": run, "wall_offset": 10**18,
                   "process": process},
                  {"type": "group", "path": "default"}]
-        for begin, end, outcome in calls:
+        for begin, end, outcome, *more in calls:
             lines.append({"type": "call", "operation": "all_reduce", "count": 1024, "dtype": "f32", "group": "default",
-                          "line": "train.py:41 (main)", "called": begin, "ended": end, "outcome": outcome})
+                          "line": "train.py:41 (main)", "called": begin, "ended": end, "outcome": outcome}
+                         | (more[0] if more else {}))
         (self.target / f"rank-{number}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
     def test_page_and_picture_show_who_is_in_a_call(self):
@@ -443,6 +456,36 @@ class LastCalls(ReportTest):
         other = "rank 1 is in no call; the last was all_reduce(1024 f32) at train.py:41 (main)."
         for expected in (said, other, "has not ended", "500 µs, peer", "rank 1: stopped"):
             self.assertIn(expected, words)
+
+    def test_a_call_under_way_is_shown_however_many_calls_others_made_since(self):
+        self.write_rank(0, {"state": "S", "system_call": "futex"}, (10**6, 0, "none"))
+        later = [(step * 10**6, step * 10**6 + 10, "good") for step in range(2, 40)]
+        self.write_rank(1, {"state": "T"}, *later)
+        done = command(self.target, "-o", self.folder / "page.html", "--pictures", self.folder / "hang")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        said = "rank 0 is in all_reduce(1024 f32) at train.py:41 (main)."
+        self.assertIn(said, self.page(self.target).one("section", id="calls").words())
+        self.assertIn(said, " ".join(drawing_of(self, self.folder / "hang" / "hang.svg").itertext()))
+
+    def test_a_rank_is_in_the_call_that_it_waits_for(self):
+        early = {"operation": "recv", "waited": "no", "line": "train.py:17"}
+        self.write_rank(0, {"state": "R"}, (10**6, 0, "none", early))
+        barrier = {"operation": "barrier", "count": 0, "dtype": "", "waited": "yes"}
+        self.write_rank(1, {"state": "S"}, (10**6, 0, "none", early), (2 * 10**6, 0, "none", barrier))
+        part = self.page(self.target).one("section", id="calls")
+        self.assertIn("rank 0: recv(1024 f32) at train.py:17 is under way, and no thread waits for it.", part.words())
+        self.assertIn("rank 1 is in barrier at train.py:41 (main).", part.words())
+
+    def test_the_picture_of_many_ranks_has_those_that_are_unlike_the_others(self):
+        for number in range(12):
+            self.write_rank(number, {"state": "S"}, (10**6, 2 * 10**6, "good"), (3 * 10**6, 0, "none"), world=12)
+        self.write_rank(10, {"state": "T"}, (10**6, 2 * 10**6, "good"), world=12)
+        done = command(self.target, "-o", self.folder / "page.html", "--pictures", self.folder / "hang")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        words = " ".join(drawing_of(self, self.folder / "hang" / "hang.svg").itertext())
+        self.assertIn("rank 10: stopped", words)
+        self.assertIn("rank 10 is in no call", words)
+        self.assertIn("4 more ranks are not shown.", words)
 
     def test_ranks_that_the_last_job_did_not_have_are_left_out(self):
         for number in range(3):

@@ -4,14 +4,17 @@
 #include <chrono>
 #include <functional>
 #include <latch>
+#include <memory>
 #include <set>
 #include <string_view>
 #include <thread>
+#include <utility>
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/base/trace.h"
 #include "tests/conformance/conformance.h"
+#include "tests/support/repeating_store.h"
 
 namespace gradwire::testing {
 namespace {
@@ -451,6 +454,17 @@ TEST_P(Failure, AWorldMayBeMadeAgainAfterAFailure) {
       EXPECT_THROW(context.channel().barrier(guarded()), Error);
       context.meet(concat("generation ", generation));
     }
+  });
+}
+
+// As a patient store's calls do when a reply is lost.
+TEST_P(Failure, AWorldMeetsThoughItsStoreRepeatsEachCall) {
+  run_world_unjoined(world(), [](RankContext& context) {
+    context.wrap_store = [](std::shared_ptr<Store> store) {
+      return std::make_shared<test_support::RepeatingStore>(std::move(store));
+    };
+    context.join();
+    all_reduce(context.channel(), 10, guarded());
   });
 }
 

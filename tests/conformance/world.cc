@@ -46,6 +46,7 @@ std::unique_ptr<Backend> make_from_registry(const RankContext& context, const st
                                             int generation, Milliseconds timeout) {
   BackendOptions options;
   options.store = std::make_shared<PrefixStore>(concat("backend", generation), store);
+  if (context.wrap_store) options.store = context.wrap_store(options.store);
   options.rank = context.rank();
   options.size = context.size();
   options.timeout = timeout;

@@ -85,6 +85,8 @@ class RankContext {
   void join(int generation = 0, Milliseconds timeout = kGuard);
 
   std::function<std::unique_ptr<Backend>(int generation, Milliseconds timeout)> make_backend;
+  // What join() does with the backend's store first. Null: nothing.
+  std::function<std::shared_ptr<Store>(std::shared_ptr<Store>)> wrap_store;
 
  private:
   World world_;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <span>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "gradwire/base/process_identity.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/store/prefix_store.h"
+#include "gradwire/store/short_timeout_internal.h"
 #include "gradwire/store/stored_number.h"
 
 namespace gradwire::internal {
@@ -23,6 +25,10 @@ constexpr Milliseconds kLook{200};
 constexpr int kRanksInALook = 16;
 // How long a rank stays for others to hear of a failure.
 constexpr Milliseconds kHearing{5000};
+// How long a rank that leaves tries to say so.
+constexpr Milliseconds kLastWord{1000};
+// How long the end of a process may take after its connections broke.
+constexpr Milliseconds kEnding{500};
 const std::string kOutcome = "outcome";
 const std::string kOk = "ok";
 const std::string kAbandoned = "abandoned";
@@ -53,6 +59,14 @@ std::vector<int> missing_ranks(Store& store, int world_size) {
     if (peek(store, claim_key(rank)).empty()) missing.push_back(rank);
   }
   return missing;
+}
+
+// Whether the process of that name has ended, or does so within a moment. Not for an empty name.
+bool has_ended(const std::string& process) {
+  const Deadline deadline = Deadline::after(kEnding);
+  while (!process.empty() && may_be_alive(process) && !deadline.expired())
+    std::this_thread::sleep_for(Milliseconds(10));
+  return !process.empty() && !may_be_alive(process);
 }
 
 bool anyone_alive(Store& store, int world_size) {
@@ -90,6 +104,8 @@ Membership::Membership(std::shared_ptr<Store> store, int rank, int world_size, M
 Membership::~Membership() {
   if (!owner_.is_current()) return;
   try {
+    // The server may stand still, as that of a host that was cut off.
+    const store_internal::ShortTimeout brief(*store_, kLastWord);
     store_->set(left_key(rank_), "1");
   } catch (const std::exception&) {  // the store went first; then nobody reads this either
   }
@@ -112,6 +128,12 @@ bool Membership::join(Store& store, int world_size, Milliseconds timeout) {
     if (outcome != kOk) throw_failure(outcome);
     return true;
   } catch (const StoreError&) {
+    // Rank 0, whose process serves the store, died.
+    if (has_ended(server_)) {
+      throw PeerError(concat("rendezvous: rank 0 (", describe_process(server_),
+                             ") ended while the others waited for all ", "to be there, and the store with it"),
+                      {0});
+    }
     throw;
   } catch (const MismatchError&) {
     let_all_hear(store, world_size);  // those on their way, too
@@ -156,6 +178,7 @@ void Membership::claim(Store& store, int world_size) {
   const std::string holder = store.compare_set(claim_key(rank_), "", mine);
   const std::string version = store.compare_set("version", "", GRADWIRE_VERSION);
   const std::string agreed = store.compare_set("size", "", size);
+  server_ = peek(store, claim_key(0));
   std::string problem;
   if (holder != mine) {
     problem =
@@ -170,7 +193,9 @@ void Membership::claim(Store& store, int world_size) {
     store.compare_set(kOutcome, "", concat(kMismatch, problem));
     throw MismatchError(concat("rendezvous: ", problem));
   }
-  if (store.add("count", 1) == world_size) store.compare_set(kOutcome, "", kOk);
+  // A store that did not get a reply may have counted a rank twice: the claims decide.
+  if (store.add("count", 1) >= world_size && missing_ranks(store, world_size).empty())
+    store.compare_set(kOutcome, "", kOk);
 }
 
 std::string Membership::await_outcome(Store& store, int world_size, Milliseconds timeout) {
@@ -181,6 +206,7 @@ std::string Membership::await_outcome(Store& store, int world_size, Milliseconds
       store.wait(std::span(&kOutcome, 1), std::min(kLook, deadline.remaining()));
       return store.get(kOutcome);
     } catch (const TimeoutError&) {
+      if (server_.empty()) server_ = peek(store, claim_key(0));
       report_.look(concat("rendezvous: rank ", rank_, " of ", world_size), [&] { return missing(store, world_size); });
       try {
         throw_if_interrupted("rendezvous");

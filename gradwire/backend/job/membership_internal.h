@@ -60,6 +60,7 @@ class Membership {
   WaitReport report_;
   const OwnerProcess owner_;
   std::shared_ptr<Store> store_;
+  std::string server_;  // the process of rank 0 (process_identity()); empty: not known yet
 };
 
 }  // namespace gradwire::internal

@@ -1,15 +1,18 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
 // Proves: a rank that waits for others says who is missing, by default once and by one rank, at level info again and
-// again; a rank that comes as the others fail gets their failure, whatever the moment.
+// again; a rank that comes as the others fail gets their failure, whatever the moment; a rank that a store counts twice
+// stands for itself alone.
 #include "gradwire/backend/job/membership_internal.h"
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
+#include <csignal>
 #include <cstdlib>
 #include <functional>
 #include <memory>
@@ -17,6 +20,7 @@
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/process_identity.h"
@@ -24,6 +28,7 @@
 #include "gradwire/store/forwarding_store.h"
 #include "gradwire/store/hash_store.h"
 #include "tests/support/ended_process.h"
+#include "tests/support/repeating_store.h"
 
 namespace gradwire::internal {
 namespace {
@@ -128,6 +133,105 @@ TEST(Membership, ARankThatComesAsTheOthersFailGetsTheirFailure) {
     happened = eventful->has_happened() && moments < 12;
   }
   EXPECT_GT(moments, 10);
+}
+
+// A rank that the store counted twice does not stand for one that has not come.
+TEST(Membership, RanksAreWaitedForThoughTheStoreRepeatsItsCalls) {
+  const auto store = std::make_shared<test_support::RepeatingStore>(std::make_shared<HashStore>());
+  try {
+    const Membership membership(store, 0, 2, Milliseconds(300));
+    ADD_FAILURE() << "rank 1 has not come";
+  } catch (const TimeoutError& error) {
+    EXPECT_EQ(error.peers(), std::vector<int>{1}) << error.what();
+  }
+  const auto other_store = std::make_shared<test_support::RepeatingStore>(std::make_shared<HashStore>());
+  std::thread other([&] { EXPECT_NO_THROW(Membership(other_store, 1, 2, std::chrono::minutes(1))); });
+  EXPECT_NO_THROW(Membership(other_store, 0, 2, std::chrono::minutes(1)));
+  other.join();
+}
+
+// A process that lives until it is killed, and its name.
+struct WaitingProcess {
+  WaitingProcess() {
+    std::array<int, 2> ends{};
+    EXPECT_EQ(::pipe(ends.data()), 0);
+    number = ::fork();
+    if (number == 0) {
+      const std::string own = process_identity();
+      if (::write(ends[1], own.data(), own.size()) < 0) ::_exit(1);
+      for (;;) ::pause();
+    }
+    ::close(ends[1]);
+    std::array<char, 256> buffer{};
+    const ssize_t bytes = ::read(ends[0], buffer.data(), buffer.size());
+    ::close(ends[0]);
+    name.assign(buffer.data(), static_cast<std::size_t>(std::max<ssize_t>(bytes, 0)));
+  }
+  ~WaitingProcess() { kill(); }
+  WaitingProcess(const WaitingProcess&) = delete;
+  WaitingProcess& operator=(const WaitingProcess&) = delete;
+  void kill() {
+    if (number <= 0) return;
+    ::kill(number, SIGKILL);
+    ::waitpid(std::exchange(number, 0), nullptr, 0);
+  }
+
+  pid_t number = 0;
+  std::string name;
+};
+
+// Rank 0, which serves the store, dies while rank 1 comes or waits. Once rank 1 has come, the death is rank 0's.
+TEST(Membership, TheDeathOfTheRankThatServesTheStoreIsThatRanks) {
+  int deaths = 0;
+  for (int moment = 1; moment < 20; ++moment) {
+    const auto store = std::make_shared<HashStore>();
+    WaitingProcess zero;
+    store->set("g0/rank/0", zero.name);
+    const auto broken = std::make_shared<EventfulStore>(store, moment, [&] {
+      zero.kill();
+      throw StoreError("the connection broke");
+    });
+    try {
+      const Membership membership(broken, 1, 3, Milliseconds(700));
+      ADD_FAILURE() << "rank 2 has not come";
+    } catch (const PeerError& error) {
+      EXPECT_EQ(error.peers(), std::vector<int>{0}) << error.what();
+      ++deaths;
+    } catch (const StoreError&) {
+      EXPECT_EQ(deaths, 0) << "at moment " << moment << " rank 1 had come";
+    } catch (const TimeoutError&) {
+      EXPECT_FALSE(broken->has_happened()) << "moment " << moment;
+      break;
+    }
+  }
+  EXPECT_GT(deaths, 2);
+}
+
+// A store whose server stands still: each call takes as long as it may.
+class StandingStore final : public ForwardingStore {
+ public:
+  explicit StandingStore(std::shared_ptr<Store> store) : ForwardingStore(std::move(store)) {}
+  std::shared_ptr<Store> clone() override { return underlying()->clone(); }
+  bool stands = false;
+  std::vector<Milliseconds> waited;
+
+ private:
+  void forward(const std::function<void(Store&)>& call) override {
+    if (!stands) return call(*underlying());
+    waited.push_back(timeout());
+    throw TimeoutError("the server did not answer in time");
+  }
+};
+
+TEST(Membership, ARankThatLeavesDoesNotWaitForAServerThatStandsStill) {
+  const auto store = std::make_shared<StandingStore>(std::make_shared<HashStore>());
+  {
+    const Membership membership(store, 0, 1, std::chrono::minutes(1));
+    store->stands = true;
+  }
+  ASSERT_EQ(store->waited.size(), 1U);
+  EXPECT_LE(store->waited[0], std::chrono::seconds(1));
+  EXPECT_EQ(store->timeout(), kDefaultTimeout) << "the store is the user's";
 }
 
 // A rank that was told of a mismatch stays until the others, who may be on their way, have heard of the mismatch: its

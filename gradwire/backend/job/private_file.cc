@@ -33,13 +33,6 @@ struct Place {
   throw StoreError(concat(place.caller, ": the rendezvous file ", place.path, ": ", what));
 }
 
-// A file store that keeps its file open, and names it by that descriptor: the name in the file system is not needed any
-// more.
-struct OpenFileStore {
-  UniqueFd file;
-  std::shared_ptr<FileStore> store;
-};
-
 std::string private_folder(const ReadVariable& read) {
   if (const auto runtime = read("XDG_RUNTIME_DIR")) return concat(*runtime, "/gradwire");
   return concat(read("TMPDIR").value_or("/tmp"), "/gradwire-", ::geteuid());
@@ -72,14 +65,12 @@ std::shared_ptr<Store> open_private_file(const std::string& key, const ReadVaria
   require_private(folder, status, true);
   path = concat(folder.path, "/", file_name_of(key));
   const Place file{path, caller};
-  auto open = std::make_shared<OpenFileStore>();
-  open->file = UniqueFd(::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
-  if (!open->file) fail(file, concat("cannot open or create it: ", std::strerror(errno)));
-  if (::fstat(open->file.get(), &status) != 0) fail(file, std::strerror(errno));
+  UniqueFd open(::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
+  if (!open) fail(file, concat("cannot open or create it: ", std::strerror(errno)));
+  if (::fstat(open.get(), &status) != 0) fail(file, std::strerror(errno));
   require_private(file, status, false);
-  open->store = std::make_shared<FileStore>(concat("/proc/self/fd/", open->file.get()));
-  FileStore* store = open->store.get();
-  return {std::move(open), store};
+  // The store names the file by the descriptor: other ranks may remove the name in the file system.
+  return std::make_shared<FileStore>(std::move(open));
 }
 
 void close_meeting_place(const MeetingPlace& place, Store& generation) {

@@ -68,6 +68,7 @@ bool Call::all_staged() const noexcept {
 }
 
 void Call::publish_parts(const Offer& offer, Location location, std::span<const std::size_t> expected) {
+  if (location.is_staged() && expected.empty()) return;                  // not a direct call, whatever the others have
   auto& entries = buffers_.slot(rank()).parts[(steps_.step() + 1) & 1];  // read after the step that comes next
   for (std::size_t i = 0; i < offer.parts.size(); ++i) {
     const ConstSlice& part = offer.parts[i];

@@ -1,45 +1,74 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <map>
+#include <string>
+#include <vector>
 
 #include "gradwire/backend/rendezvous_internal.h"
 #include "gradwire/backend/ucx/meeting_internal.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/interrupt.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/store/short_timeout_internal.h"
+#include "gradwire/store/stored_number.h"
 
 namespace gradwire::ucx {
 namespace {
 
+// How long a rank that may be the last one waits for what the others said.
+constexpr Milliseconds kAllHaveSaid{1000};
+
 std::string address_key(int rank) { return concat("ucx/address/", rank); }
+std::string host_key(int rank) { return concat("ucx/host_of/", rank); }
+std::string ranks_key(const std::string& host) { return concat("ucx/ranks_on/", host); }
+
+// If all ranks have said their hosts: writes how many each host has.
+void conclude(Store& store, int size) {
+  std::vector<std::string> said;
+  for (int rank = 0; rank < size; ++rank) said.push_back(host_key(rank));
+  std::map<std::string, int> ranks_on;
+  try {
+    const store_internal::ShortTimeout brief(store, kAllHaveSaid);
+    for (const std::string& host : store.multi_get(said)) ++ranks_on[host];
+  } catch (const TimeoutError&) {
+    return;
+  }
+  std::vector<std::string> keys;
+  std::vector<std::string> values;
+  for (const auto& [host, ranks] : ranks_on) {
+    keys.push_back(ranks_key(host));
+    values.push_back(std::to_string(ranks));
+  }
+  store.multi_set(keys, values);
+}
 
 }  // namespace
 
 int count_ranks_on(const std::string& host, const BackendOptions& options, const std::vector<int>& partners,
                    Deadline deadline) {
   Store& store = *options.store;
-  const std::string all_said = "ucx/all_said";
-  const auto said = [](int rank) { return concat("ucx/said/", rank); };
-  const std::string here = concat("ucx/on/", host);
-  store.set(said(options.rank), "1");
-  store.add(here, 1);
-  if (store.add("ucx/count", 1) == options.size) store.set(all_said, "1");
+  store.set(host_key(options.rank), host);
+  const std::string here = ranks_key(host);
+  // A store that did not get a reply may have counted a rank twice: what the ranks said decides, and the last one to
+  // come counts as many or more.
+  if (store.add("ucx/count", 1) >= options.size) conclude(store, options.size);
   constexpr Milliseconds kLook{200};
   for (;;) {
     try {
-      store.wait({&all_said, 1}, std::min(kLook, deadline.remaining()));
-      return static_cast<int>(store.add(here, 0));
+      store.wait({&here, 1}, std::min(kLook, deadline.remaining()));
+      return static_cast<int>(stored_number(here, store.get(here)));
     } catch (const TimeoutError&) {
       rendezvous::throw_if_failed(store);
       throw_if_interrupted("rendezvous");
       // Every rank has partners that watch it, and that tell the others.
       const std::vector<int> dead = rendezvous::dead_ranks(store, partners);
-      if (store.check({&all_said, 1})) continue;
+      if (store.check({&here, 1})) continue;
       if (!dead.empty()) rendezvous::throw_dead(store, dead);
       if (!deadline.expired()) continue;
       std::vector<int> missing;
       for (int rank = 0; rank < options.size; ++rank) {
-        const std::string key = said(rank);
+        const std::string key = host_key(rank);
         if (!store.check({&key, 1})) missing.push_back(rank);
       }
       throw TimeoutError(concat("rendezvous: the deadline passed while waiting for ", name_ranks(missing)), missing);

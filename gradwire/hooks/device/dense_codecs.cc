@@ -184,14 +184,17 @@ class DeviceSign final : public DeviceCodec {
   explicit DeviceSign(const Codec& codec) : codec_(codec) {}
   at::Tensor encode(const at::Tensor& values, const EncodeKey&) const override {
     if (values.numel() == 0) return no_bytes(values);
-    const at::Tensor mark = at::logical_not(at::all(at::isfinite(values))).to(at::kByte).view({1});
+    const at::Tensor odd = at::logical_not(at::all(at::isfinite(values))).to(at::kByte);
+    const at::Tensor mark = at::where(at::any(values), odd, 2).to(at::kByte).view({1});
     return at::cat({mark, pack(signs_of(values), 1)});
   }
   at::Tensor decode(const at::Tensor& bytes, std::int64_t count, const EncodeKey& key) const override {
     require_encoding(codec_, bytes, count, key);
     if (count == 0) return no_values(bytes);
     const at::Tensor signs = unpack(bytes.narrow(0, 1, bytes.numel() - 1), 1, count).to(at::kFloat);
-    return at::where(at::eq(bytes.narrow(0, 0, 1), 0), 1 - 2 * signs, kNan).to(at::kFloat);
+    const at::Tensor mark = bytes.narrow(0, 0, 1);
+    const at::Tensor known = at::where(at::eq(mark, 2), 0.0, 1 - 2 * signs);
+    return at::where(at::eq(mark, 1), kNan, known).to(at::kFloat);
   }
 
  private:

@@ -91,8 +91,17 @@ Calls one_bit_calls(std::size_t block) {
           }};
 }
 
+// The kernel, whose threads see a few values each, marks all but the zeros.
+int encode_sign(const Encoding& e) {
+  const int error = e.kernels.encode_sign(e.from(), e.count(), e.to(), e.stream);
+  if (error != 0) return error;
+  const at::Tensor mark = e.bytes.narrow(0, 0, 1);
+  mark.masked_fill_(at::logical_not(at::any(e.values)), 2);
+  return 0;
+}
+
 Calls sign_calls() {
-  return {[](const Encoding& e) { return e.kernels.encode_sign(e.from(), e.count(), e.to(), e.stream); },
+  return {[](const Encoding& e) { return encode_sign(e); },
           [](const Decoding& d) { return d.kernels.decode_sign(d.from(), d.count(), d.before(), d.to(), d.stream); }};
 }
 

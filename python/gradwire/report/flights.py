@@ -5,8 +5,9 @@
 from __future__ import annotations
 
 import pathlib
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from .lines import Line, ReportError, read_lines
 
@@ -22,8 +23,9 @@ class FlightCall:
     group: str
     line: str  # of the program; may be empty
     called: float
-    ended: float | None  # None: the rank is in the call
+    ended: float | None  # None: the call is under way
     outcome: str
+    waited: str = ""  # of a call under way: "yes": a thread waits for it, "no", or empty: not known
 
 
 @dataclass
@@ -54,13 +56,15 @@ def state_of(process: object) -> str:
 
 def call_of(line: Line, offset: float) -> FlightCall:
     ended = line.number_at("ended")
+    dtype = line.text_at("dtype")
     return FlightCall(
-        f"{line.text_at('operation')}({line.number_at('count'):.0f} {line.text_at('dtype')})",
+        f"{line.text_at('operation')}({line.number_at('count'):.0f} {dtype})" if dtype else line.text_at("operation"),
         line.text_at("group"),
         line.text_at("line"),
         line.number_at("called") * 1e-9 + offset,
         ended * 1e-9 + offset if ended else None,
         line.text_at("outcome"),
+        str(line.fields.get("waited", "")),
     )
 
 
@@ -98,10 +102,28 @@ def read_flight_folder(folder: str) -> list[FlightRank]:
 
 
 def last_calls(ranks: Sequence[FlightRank], many: int) -> list[FlightRank]:
-    """The same ranks, with calls from the moment on at which each rank had at most `many` left."""
+    """The same ranks, with the calls under way, and calls from the moment on at which each rank had at most `many` left."""
     begins = [rank.calls[-many:][0].called for rank in ranks if rank.calls]
     since = max(begins, default=0.0)
     return [
-        FlightRank(rank.rank, rank.world, rank.state, rank.run, [call for call in rank.calls if call.called >= since])
-        for rank in ranks
+        replace(rank, calls=[call for call in rank.calls if call.ended is None or call.called >= since]) for rank in ranks
     ]
+
+
+def call_of_now(rank: FlightRank) -> FlightCall | None:
+    """The call that the rank is in, or else one that is under way and that no thread waits for; None: neither."""
+    under_way = [call for call in rank.calls if call.ended is None]
+    order = ("yes", "", "no")
+    return min(under_way, key=lambda call: order.index(call.waited) if call.waited in order else 1, default=None)
+
+
+def unlike_others(ranks: Sequence[FlightRank], many: int) -> list[FlightRank]:
+    """At most `many` of the ranks, in their order: those first whose process and call are in a state that few share."""
+
+    def state(rank: FlightRank) -> tuple[object, ...]:
+        call = call_of_now(rank)
+        return (rank.state, call.name, call.line, call.waited) if call else (rank.state,)
+
+    shared = Counter(state(rank) for rank in ranks)
+    chosen = sorted(ranks, key=lambda rank: (shared[state(rank)], rank.rank))[:many]
+    return sorted(chosen, key=lambda rank: rank.rank)

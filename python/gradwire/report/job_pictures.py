@@ -16,13 +16,13 @@ from .choice_sections import choice_text, decisions_with_costs
 from .elements import Element, add
 from .flight_sections import LEGEND as CALLS
 from .flight_sections import rows_of, sentences
-from .flights import FlightRank, last_calls
+from .flights import FlightRank, last_calls, unlike_others
 from .lines import ReportError
 from .pictures import CHARACTER, LEGEND, ROW, TITLE, WIDTH, Row, add_bars, finished, new_picture
-from .record_sections import PHASES, blocks_of, clock, matched_steps, split_of, verdict
+from .record_sections import PHASES, blocks_of, clock, matched_steps, slow_ranks, split_of, verdict
 from .recorded import BUCKET, RankRecord
 from .run_sections import PARTS, block
-from .text import human_seconds
+from .text import count_of, human_seconds
 
 if TYPE_CHECKING:
     from .page import Flight, Job
@@ -33,7 +33,7 @@ NOTE = 18  # height of a line of words
 COLOURS = {
     "forward": "var(--forward)", "backward": "var(--backward)", "wait": "var(--wait)", "optimizer": "var(--optimizer)",
     "compute": "var(--forward)", "communication": "var(--pytorch)", "hook": "var(--other)",
-    "c0": "var(--own)", "c1": "var(--pytorch)", "c3": "var(--other)",
+    "c0": "var(--own)", "c1": "var(--pytorch)", "c2": "var(--openmpi)", "c3": "var(--other)",
 }  # fmt: skip
 
 
@@ -80,6 +80,12 @@ def add_gantt(svg: Element, rows: Sequence[tuple[str, Sequence[Block]]], length:
     return bottom - top + 26
 
 
+def left_out(ranks: Sequence[object], shown: Sequence[object]) -> list[str]:
+    """A sentence where the picture shows fewer ranks than there are."""
+    more = len(ranks) - len(shown)
+    return [f"{count_of(more, 'more rank')} {'is' if more == 1 else 'are'} not shown."] if more else []
+
+
 def draw_step(ranks: Sequence[RankRecord]) -> str | None:
     """The last step of all ranks on one clock, with the buckets of each below its phases."""
     shown = [rank for rank in ranks if rank.total.steps][:SHOWN_RANKS]
@@ -107,9 +113,13 @@ def draw_step(ranks: Sequence[RankRecord]) -> str | None:
 
 def draw_time(ranks: Sequence[RankRecord]) -> str | None:
     """What the mean step of each rank is spent on, and the sentences of the page."""
-    shown = [rank for rank in ranks if rank.total.steps][:SHOWN_RANKS]
-    if not shown:
+    stepped = [rank for rank in ranks if rank.total.steps]
+    if not stepped:
         return None
+    # The slow ones, and then the first ones.
+    slow = [rank.rank for rank in slow_ranks(stepped)]
+    chosen = sorted(stepped, key=lambda rank: (rank.rank not in slow, rank.rank))[:SHOWN_RANKS]
+    shown = sorted(chosen, key=lambda rank: rank.rank)
     splits = [split_of(rank.total) for rank in shown]
     rows = []
     for rank, split in zip(shown, splits):
@@ -123,7 +133,7 @@ def draw_time(ranks: Sequence[RankRecord]) -> str | None:
     add_legend(svg, [(COLOURS[part], words) for part, words in PARTS], TITLE)
     height = float(TITLE + LEGEND)
     height += add_gantt(svg, rows, max(split.total for split in splits), height + 4)
-    height += add_words(svg, verdict(shown), height)
+    height += add_words(svg, verdict(stepped) + left_out(stepped, shown), height)
     return finished(svg, height + 8)
 
 
@@ -149,7 +159,7 @@ def draw_choices(ranks: Sequence[RankRecord]) -> str | None:
 
 def draw_hang(ranks: Sequence[FlightRank]) -> str | None:
     """The last calls of each rank. A call that has not ended reaches to the right edge."""
-    shown = last_calls(ranks, SHOWN_CALLS)[:SHOWN_RANKS]
+    shown = unlike_others(last_calls(ranks, SHOWN_CALLS), SHOWN_RANKS)
     length, rows = rows_of(shown)
     if not rows:
         return None
@@ -157,7 +167,7 @@ def draw_hang(ranks: Sequence[FlightRank]) -> str | None:
     add_legend(svg, [(COLOURS[colour], words) for colour, words in CALLS], TITLE)
     height = float(TITLE + LEGEND)
     height += add_gantt(svg, rows, length, height + 4)
-    height += add_words(svg, sentences(shown), height)
+    height += add_words(svg, sentences(shown) + left_out(ranks, shown), height)
     return finished(svg, height + 8)
 
 

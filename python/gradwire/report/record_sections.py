@@ -114,19 +114,26 @@ def verdict(ranks: Sequence[RankRecord]) -> list[str]:
         "the rest of averaging": sum(split.hook for split in splits) / whole,
     }
     said = ["Of a step's time " + ", ".join(f"{100 * share:.1f}% is {what}" for what, share in shares.items()) + "."]
-    computes = [split.compute for split in splits]
-    median = statistics.median_low(computes)
-    for rank, compute in zip(ranks, computes):
-        if len(ranks) > 1 and median > 0 and compute > SLOW * median:
-            said.append(
-                f"Rank {rank.rank} computes {compute / median:.2f} times as long as the median rank, and the others wait for "
-                f"it; most of the difference is in {where_slow(rank, ranks)}."
-            )
+    computes = {rank.rank: split.compute for rank, split in zip(ranks, splits)}
+    median = statistics.median_low(computes.values())
+    for rank in slow_ranks(ranks):
+        where = where_slow(rank, ranks)
+        said.append(
+            f"Rank {rank.rank} computes {computes[rank.rank] / median:.2f} times as long as the median rank, and the others "
+            f"wait for it{f'; most of the difference is in {where}' if where else ''}."
+        )
     return said
 
 
+def slow_ranks(ranks: Sequence[RankRecord]) -> list[RankRecord]:
+    """The ranks that compute for longer than the median rank."""
+    computes = [split_of(rank.total).compute for rank in ranks]
+    median = statistics.median_low(computes)
+    return [rank for rank, compute in zip(ranks, computes) if len(ranks) > 1 and 0 < SLOW * median < compute]
+
+
 def where_slow(slow: RankRecord, ranks: Sequence[RankRecord]) -> str:
-    """The phase in which the rank takes longest beyond the median rank."""
+    """The phase in which the rank takes longest beyond the median rank; empty: no phase is longer."""
     phases: dict[str, Callable[[Row], float]] = {
         "the forward pass and the loss": lambda row: row.forward,
         "the backward pass": lambda row: row.backward,
@@ -136,7 +143,8 @@ def where_slow(slow: RankRecord, ranks: Sequence[RankRecord]) -> str:
     def excess(of: Callable[[Row], float]) -> float:
         return of(slow.total) / slow.total.steps - statistics.median_low([of(rank.total) / rank.total.steps for rank in ranks])
 
-    return max(phases, key=lambda name: excess(phases[name]))
+    longest = max(phases, key=lambda name: excess(phases[name]))
+    return longest if excess(phases[longest]) > 0 else ""
 
 
 def add_verdict(main: Element, ranks: Sequence[RankRecord]) -> None:

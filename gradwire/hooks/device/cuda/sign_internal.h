@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// sign: a mark (1 where a value is not finite, else 0), then a bit a value.
+// sign: a mark (1 where a value is not finite, 2 where all are zero, else 0), then a bit a value.
 #pragma once
 
 #include "gradwire/hooks/device/cuda/formats_internal.h"
@@ -27,7 +27,7 @@ GRADWIRE_HOST_DEVICE inline void decode_sign_group(const std::uint8_t* bytes, st
   float decoded[kGroup];
   decode_signs(bytes[1 + group], 1.0f, decoded);
   if (bytes[0] != 0) {
-    for (float& value : decoded) value = std::numeric_limits<float>::quiet_NaN();
+    for (float& value : decoded) value = bytes[0] == 2 ? 0.0f : std::numeric_limits<float>::quiet_NaN();
   }
   store_decoded(sum, first, size, decoded, values);
 }

@@ -18,7 +18,8 @@ __all__ = ["PowerSGDState", "batched_powerSGD_hook", "powerSGD_hook"]
 class PowerSGDState:
     """The options and the memory of one DDP's hook; the same options on all ranks.
 
-    process_group: what collectives go through; None: DDP's own.
+    process_group: what collectives go through; None: DDP's own. It may be set until a hook uses the state; the other
+        options may only be read.
     matrix_approximation_rank: more is closer to the gradient and costs more.
     start_powerSGD_iter: plain averaging before that iteration; at least 2 with error feedback or warm start.
     min_compression_rate: what a gradient must at least shrink by to be compressed.
@@ -53,7 +54,6 @@ class PowerSGDState:
                 f"PowerSGDState: start_powerSGD_iter = {start_powerSGD_iter}, but with {what} it must be at least 2: "
                 "buckets are rebuilt after the first iteration."
             )
-        self.process_group = group_of(process_group)
         self._arguments: dict[str, Any] = {
             "matrix_approximation_rank": matrix_approximation_rank,
             "start_powerSGD_iter": start_powerSGD_iter,
@@ -65,10 +65,36 @@ class PowerSGDState:
             "compression_stats_logging_frequency": compression_stats_logging_frequency,
             "batch_tensors_with_same_shape": batch_tensors_with_same_shape,
         }
+        self._is_used = False
+        self._make(group_of(process_group))
+
+    def _make(self, group: ProcessGroup | None) -> None:
         options = _C.hooks.PowerSGDOptions()
         for name, value in self._arguments.items():
             setattr(options, "start_iteration" if name == "start_powerSGD_iter" else name, value)
-        self._native = _C.hooks.PowerSGDState(options, self.process_group)
+        self._group = group
+        self._native = _C.hooks.PowerSGDState(options, group)
+
+    def _for_a_hook(self) -> _C.hooks.PowerSGDState:
+        self._is_used = True
+        return self._native
+
+    @property
+    def process_group(self) -> ProcessGroup | None:
+        return self._group
+
+    @process_group.setter
+    def process_group(self, group: Any) -> None:
+        if self._is_used:
+            raise InvalidArgument("PowerSGDState: a hook uses this state; set process_group before, or make another state.")
+        memory = self.state_dict()
+        self._make(group_of(group))
+        self.load_state_dict(memory)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in self.__dict__.get("_arguments", {}):
+            raise InvalidArgument(f"PowerSGDState: {name} cannot be changed; make another state.")
+        super().__setattr__(name, value)
 
     def __getattr__(self, name: str) -> Any:
         arguments = self.__dict__.get("_arguments", {})
@@ -107,13 +133,13 @@ class PowerSGDState:
 
 powerSGD_hook = NativeHook(
     "powerSGD_hook",
-    lambda state: _C.hooks.make_power_sgd_hook(state._native),
+    lambda state: _C.hooks.make_power_sgd_hook(state._for_a_hook()),
     """Averages each gradient as a product of two matrices of `state.matrix_approximation_rank` columns.""",
 )
 
 
 batched_powerSGD_hook = NativeHook(
     "batched_powerSGD_hook",
-    lambda state: _C.hooks.make_batched_power_sgd_hook(state._native),
+    lambda state: _C.hooks.make_batched_power_sgd_hook(state._for_a_hook()),
     """PowerSGD of the whole bucket as one square matrix: faster than powerSGD_hook, and less accurate.""",
 )
