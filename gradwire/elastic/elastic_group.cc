@@ -111,6 +111,10 @@ void ElasticGroup::set_tap(std::shared_ptr<internal::CallTap> tap) {
   for (const auto& duplicate : duplicates()) duplicate->set_tap(tap);
 }
 
+void ElasticGroup::before_next_call(std::function<void()> copy) {
+  gradwire::before_next_call(*current(), std::move(copy));
+}
+
 std::shared_ptr<Work> ElasticGroup::do_call(GroupCall& call) {
   const std::shared_ptr<ProcessGroup> group = current();
   return call_by(call, [&] { return call_on(*group, call, timeout()); });

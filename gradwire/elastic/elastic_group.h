@@ -53,6 +53,8 @@ class ElasticGroup final : public CallGroup,
   // collective.
   void move_out();
 
+  void before_next_call(std::function<void()> copy) override;
+
   // The group of the present epoch.
   std::shared_ptr<ProcessGroup> current() const override;
 

@@ -117,6 +117,58 @@ TEST(BetweenHostsHook, AnAverageOfHalvesIsFiniteWhereTheSumOfAHostIsNot) {
   }
 }
 
+// Ranks 0 and 1, and ranks 2 and 3, have a group of their own, which the hook is made with: over two hosts, or over one.
+TEST(BetweenHostsHook, AGroupOfItsOwnIsAveragedOver) {
+  for (const std::string hosts_of_part : {"01", "00"}) {
+    for (const char* spec : {"int8", "fp16_compress", "power_sgd:start=2", "allreduce:wrap=bf16", "int8:warm_up=2",
+                             "int8:min=1Mi", "auto", "allreduce"}) {
+      run_ranks({"threads"}, 4, [&](int rank, const std::shared_ptr<ProcessGroup>& flat) {
+        const auto whole = test_support::on_hosts(flat, "0101");
+        const std::shared_ptr<ProcessGroup> part = test_support::on_hosts(flat->split(rank / 2), hosts_of_part);
+        const auto train = [&](ProcessGroup& of_bucket, const std::shared_ptr<CommHook>& hook) {
+          std::vector<at::Tensor> results;
+          for (std::uint32_t step = 0; step < 4; ++step) {
+            GradBucket bucket = bucket_of(gradient(rank, static_cast<int>(step)), of_bucket, step);
+            const Future future = hook->run(bucket);
+            future->waitAndThrow();
+            results.push_back(tensor_of(*future).clone());
+            hook->end_iteration();
+          }
+          return results;
+        };
+        const auto given = train(*whole, make_hook(spec, part));
+        const auto expected = train(*part, make_hook(spec));
+        for (std::size_t step = 0; step < given.size(); ++step)
+          EXPECT_TRUE(given[step].allclose(expected[step], 1e-2, 1e-2)) << spec << ", step " << step;
+        flat->barrier()->wait();
+      });
+    }
+  }
+}
+
+TEST(BetweenHostsHook, UnderDdpAGroupOfItsOwnIsAveragedOver) {
+  for (const int lanes : {0, 2}) {
+    run_ranks({"threads"}, 4, [&](int rank, const std::shared_ptr<ProcessGroup>& flat) {
+      const auto whole = test_support::on_hosts(flat, "0101");
+      const std::shared_ptr<ProcessGroup> part = test_support::on_hosts(flat->split(rank / 2), "01");
+      for (const char* spec : {"fp16_compress", "int8:warm_up=1", "bf16_compress:wrap=fp16"}) {
+        Zoo zoo;
+        DdpOptions options;
+        options.process_group = whole;
+        options.bucket_cap_mb = 1e-6;
+        options.lanes = lanes;
+        DistributedDataParallel ddp(zoo, options);
+        ddp.register_comm_hook(make_hook(spec, part));
+        ddp(rank, 0).backward();
+        const auto actual = gradients_of(*zoo);
+        const auto one = zoo->weights(rank, 0), other = zoo->weights(rank ^ 1, 0);
+        for (std::size_t i = 0; i < actual.size(); ++i)
+          EXPECT_TRUE(actual[i].to(at::kDouble).allclose((one[i] + other[i]) / 2, 0, 0.02)) << spec << ", " << i;
+      }
+    });
+  }
+}
+
 TEST(BetweenHostsHook, UnderDdpAllRanksHoldTheSameBits) {
   run_ranks({"threads"}, 4, [](int rank, const std::shared_ptr<ProcessGroup>& flat) {
     const auto group = test_support::on_hosts(flat, "0101");

@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
 #include "gradwire/hooks/compressed_hook.h"
+#include "gradwire/hooks/hook_test_support.h"
 
 #include <mutex>
 
@@ -166,6 +167,44 @@ TEST(CompressedHook, AResumedRunGoesOn) {
     }
     for (std::size_t i = 0; i < ends[0].size(); ++i)
       EXPECT_TRUE(at::allclose(ends[0][i], ends[1][i], 1e-2, 1e-2)) << spec << ", tensor " << i;
+  }
+}
+
+// Whatever the iteration in which a hook first runs: a checkpoint from before that changes no bit after it.
+TEST(CompressedHook, AStateFromBeforeItsFirstIterationChangesNothing) {
+  for (const std::string spec : {"random_k:warm_up=3", "int4:rounding=stochastic,warm_up=3", "random_k"}) {
+    std::vector<std::vector<at::Tensor>> results(2);
+    for (const bool resumed : {false, true}) {
+      run_ranks({"threads"}, 2, [&](int rank, const std::shared_ptr<ProcessGroup>& group) {
+        auto hook = make_hook(spec);
+        std::uint32_t iteration = spec == "random_k" ? 5 : 0;  // registered late
+        for (int step = 0; step < 6; ++step, ++iteration) {
+          if (resumed && step == (spec == "random_k" ? 0 : 2)) {
+            const HookState state = hook->state_dict();
+            hook = make_hook(spec);
+            hook->load_state_dict(state);
+            iteration = 0;  // of another DDP object
+          }
+          GradBucket bucket = gradwire::testing::bucket_of(random_tensor({4000}, 10 * step + rank), *group, iteration);
+          const Future future = hook->run(bucket);
+          future->waitAndThrow();
+          hook->end_iteration();
+          if (rank == 0) results[resumed ? 1 : 0].push_back(tensor_of(*future).clone());
+        }
+      });
+    }
+    for (std::size_t step = 0; step < results[0].size(); ++step)
+      EXPECT_TRUE(results[0][step].equal(results[1][step])) << spec << ", step " << step;
+  }
+}
+
+// Zeros stand for a rank that has joined, or for a parameter that a rank did not use: they have no vote.
+TEST(CompressedHook, ARankOfZerosDoesNotVote) {
+  for (const char* spec : {"sign_sgd", "sign:exchange=all_reduce"}) {
+    const at::Tensor values = random_tensor({900}, 3);
+    const auto results = gradwire::testing::results_of(
+        "threads", [&](const auto&) { return make_hook(spec); }, {values, at::zeros({900}), at::zeros({900})});
+    for (const at::Tensor& result : results) EXPECT_TRUE(result.equal(values.sign())) << spec;
   }
 }
 

@@ -170,6 +170,26 @@ TEST_P(OptimizerOverlap, GoesOnFromItsState) {
   });
 }
 
+// A checkpoint from before the first step, into objects that have trained since.
+TEST_P(OptimizerOverlap, BeginsAnewFromAStateOfNoSteps) {
+  const gradwire::testing::Setup setup{"threads", 2};
+  run_ranks(setup, kWorld, [&](int rank, const std::shared_ptr<ProcessGroup>& group) {
+    const auto hook = make_hook_then_optimizer(make_allreduce_hook(), factory());
+    TrainingRun run(setup, group, hook);
+    const HookState state = hook->state_dict();
+    const auto weights = run.parameters();
+    for (int step = 0; step < 3; ++step) run.backward(rank, step);
+    const auto expected = run.parameters();
+    {
+      const torch::NoGradGuard no_grad;
+      for (std::size_t i = 0; i < weights.size(); ++i) run.net->parameters()[i].copy_(weights[i]);
+    }
+    hook->load_state_dict(state);
+    for (int step = 0; step < 3; ++step) run.backward(rank, step);
+    expect_equal(run.parameters(), expected);
+  });
+}
+
 TEST(OptimizerOverlapState, IsByNameAndRefusesAnotherKind) {
   const gradwire::testing::Setup setup{"threads", 1};
   run_ranks(setup, kWorld, [&](int rank, const std::shared_ptr<ProcessGroup>& group) {

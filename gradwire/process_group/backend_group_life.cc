@@ -133,6 +133,10 @@ void BackendGroup::in_turn(const char* operation, const PlainBody& body, const C
   if (!calls_.in_turn([&] { body(*channel, call); }, abort_all)) fail_shut_down(operation);
 }
 
+void BackendGroup::before_next_call(std::function<void()> copy) {
+  calls_.before_next(std::move(copy), shared_from_this());
+}
+
 void BackendGroup::abort(const std::string& reason) {
   if (!owner_.is_current()) return;
   std::shared_ptr<Channel> channel;

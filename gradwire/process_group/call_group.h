@@ -4,7 +4,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "gradwire/process_group/group_call.h"
@@ -17,6 +19,12 @@ namespace gradwire {
 // passes calls on needs no change. Methods of ProcessGroup that are not in group_call.h (dup, split, allocate,
 // monitored_barrier, abort, shutdown, supports, multiplies_as_it_sums) keep their own virtuals.
 class CallGroup : public ProcessGroup {
+ public:
+  // Runs `copy`, which copies the input of the call that comes next: when the collectives that were called before have
+  // ended on this rank, so that it reads what they wrote, and before the next call. `copy` must not throw. Default: at
+  // once, for groups whose calls end before they return, or in the order of streams.
+  virtual void before_next_call(std::function<void()> copy) { copy(); }
+
  protected:
   using ProcessGroup::ProcessGroup;
 
@@ -80,5 +88,11 @@ class CallGroup : public ProcessGroup {
     return hand_over(RecvAnySourceCall{tensors, tag});
   }
 };
+
+// As CallGroup::before_next_call(), for any group; at once for groups of other classes.
+inline void before_next_call(ProcessGroup& group, std::function<void()> copy) {
+  auto* const calls = dynamic_cast<CallGroup*>(&group);
+  calls == nullptr ? copy() : calls->before_next_call(std::move(copy));
+}
 
 }  // namespace gradwire

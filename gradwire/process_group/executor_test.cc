@@ -4,16 +4,21 @@
 #include "gradwire/process_group/executor_internal.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <future>
 #include <numeric>
 #include <optional>
 #include <thread>
 #include <vector>
 
+#include "gradwire/base/error.h"
 #include "gradwire/base/interrupt.h"
 #include "gradwire/process_group/parked_threads_internal.h"
 
@@ -191,6 +196,42 @@ TEST(Executor, AnInterruptionOfAWaitActsOnceAndTheWaitGoesOnToItsEnd) {
     EXPECT_EQ(ran, !finishes);
     EXPECT_EQ(interruptions, 1);
   }
+}
+
+// Runs `body` in a child that can start no further thread, and returns whether it succeeded.
+bool without_threads(const std::function<bool()>& body) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    // The limit binds ordinary users alone.
+    constexpr uid_t kNobody = 65534;
+    if (::geteuid() == 0 && ::setresuid(kNobody, kNobody, kNobody) != 0) ::_exit(2);
+    const rlimit none{0, 0};
+    if (::setrlimit(RLIMIT_NPROC, &none) != 0) ::_exit(3);
+    ::_exit(body() ? 0 : 1);
+  }
+  int status = 0;
+  EXPECT_EQ(::waitpid(child, &status, 0), child);
+  return status == 0;
+}
+
+// The caller's buffers are the caller's again.
+TEST(Executor, ATaskWhoseThreadIsRefusedNeverRuns) {
+  EXPECT_TRUE(without_threads([] {
+    bool ran = false;
+    {
+      Executor executor("test");
+      bool refused = false;
+      try {
+        executor.post([&] { ran = true; });
+      } catch (const ResourceError&) {
+        refused = true;
+      }
+      if (!refused || ran) return false;
+      int number = 0;
+      if (!executor.run([&] { number = 1; }) || number != 1) return false;
+    }
+    return !ran;
+  }));
 }
 
 TEST(Executor, MayBeDestroyedByItsOwnTask) {

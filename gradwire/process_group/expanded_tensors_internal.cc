@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <utility>
 
+#include "gradwire/process_group/call_group.h"
 #include "gradwire/process_group/tensor_memory_internal.h"
 #include "gradwire/process_group/work_internal.h"
 
@@ -20,13 +21,20 @@ bool any_expanded(const Tensors& tensors) {
                      [](const at::Tensor& tensor) { return at::has_internal_overlap(tensor) == at::MemOverlap::Yes; });
 }
 
-std::shared_ptr<Work> reduce_expanded(const Tensors& tensors,
+at::Tensor copied_in_turn(ProcessGroup& group, const at::Tensor& tensor) {
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  const at::Tensor copy = at::empty(tensor.sizes(), tensor.options());
+  before_next_call(group, [tensor, copy] {
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    copy.copy_(tensor);
+  });
+  return copy;
+}
+
+std::shared_ptr<Work> reduce_expanded(ProcessGroup& group, const Tensors& tensors,
                                       const std::function<std::shared_ptr<Work>(const Tensors& copies)>& reduction) {
   Tensors copies;
-  {
-    const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    for (const at::Tensor& tensor : tensors) copies.push_back(tensor.clone(at::MemoryFormat::Contiguous));
-  }
+  for (const at::Tensor& tensor : tensors) copies.push_back(copied_in_turn(group, tensor));
   auto work = reduction(copies);
   const auto copy_results = [tensors, copies] {
     for (std::size_t i = 0; i < tensors.size(); ++i) copy_back(tensors[i], copies[i]);

@@ -162,6 +162,15 @@ std::shared_ptr<Work> OrderedCalls::post(const char* operation, Outputs outputs,
   return std::make_shared<PostedWork>(std::move(future), std::move(*place), std::move(owner));
 }
 
+void OrderedCalls::before_next(std::function<void()> copy, std::shared_ptr<void> owner) {
+  if (!process_.is_current()) return;  // the call that comes is refused
+  if (!under_way()) return copy();
+  // When closed, the call that comes is refused.
+  post(
+      "copy", Outputs::list({}), [copy = std::move(copy)](const Outputs&) { copy(); }, std::move(owner),
+      Executor::Start::soon);
+}
+
 bool OrderedCalls::in_turn(const std::function<void()>& body, const Abort& abort) {
   std::exception_ptr error;
   bool interrupted = false;

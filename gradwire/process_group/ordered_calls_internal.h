@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 
+#include "gradwire/base/process.h"
 #include "gradwire/process_group/executor_internal.h"
 #include "gradwire/process_group/process_group.h"
 #include "gradwire/process_group/work_internal.h"
@@ -48,6 +49,10 @@ class OrderedCalls {
   // run().
   bool in_turn(const std::function<void()>& body, const Abort& abort);
 
+  // Runs `copy`, which must not throw, after the bodies that were posted before, and before those that come: at once
+  // where none is under way. `owner` lives until then.
+  void before_next(std::function<void()> copy, std::shared_ptr<void> owner);
+
   // Whether a posted body has not ended.
   bool under_way() const noexcept { return under_way_->load() > 0; }
 
@@ -57,6 +62,7 @@ class OrderedCalls {
   bool finish(const Abort& abort);
 
  private:
+  const OwnerProcess process_;
   const std::shared_ptr<std::atomic<int>> under_way_;
   Executor executor_;
 };

@@ -22,6 +22,7 @@
 #include "gradwire/base/call_name.h"
 #include "gradwire/base/deadline.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/process_group/call_group.h"
 #include "gradwire/process_group/complex_half_internal.h"
 #include "gradwire/process_group/expanded_tensors_internal.h"
 #include "gradwire/process_group/given_outputs_internal.h"
@@ -223,7 +224,7 @@ std::shared_ptr<Work> ProcessGroup::all_reduce(Tensors tensors, const AllReduceO
     return with_outputs(all_reduce(as_halves(tensors), options), Outputs::list(tensors));
   }
   if (any_expanded(tensors)) {
-    return reduce_expanded(tensors, [&](const Tensors& copies) { return all_reduce(copies, options); });
+    return reduce_expanded(here(), tensors, [&](const Tensors& copies) { return all_reduce(copies, options); });
   }
   return enter(
       "all_reduce", options, 2 * others_of(*this) * bytes_of(tensors) / (others_of(*this) + 1),
@@ -246,7 +247,7 @@ std::shared_ptr<Work> ProcessGroup::reduce(Tensors tensors, const ReduceOptions&
     return with_outputs(reduce(as_halves(tensors), options), Outputs::list(tensors));
   }
   if (any_expanded(tensors)) {
-    return reduce_expanded(tensors, [&](const Tensors& copies) { return reduce(copies, options); });
+    return reduce_expanded(here(), tensors, [&](const Tensors& copies) { return reduce(copies, options); });
   }
   return enter(
       "reduce", options, rank() == options.root ? 0 : bytes_of(tensors),
@@ -431,8 +432,7 @@ std::shared_ptr<Work> ProcessGroup::all_to_all_single(at::Tensor output, at::Ten
     check.fail(concat("this rank sends itself ", input_splits[self], " rows and expects ", output_splits[self]));
   }
   if (at::get_overlap_status(output, input) != at::MemOverlapStatus::No) {
-    const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    input = input.clone();
+    input = internal::copied_in_turn(here(), input);
   }
   return enter("all_to_all_single", options, bytes_but(input_splits[self], input),
                PreparedCall{arguments_of(CallKind::all_to_all_single, __builtin_return_address(0), input), output,
@@ -454,6 +454,9 @@ void ProcessGroup::monitored_barrier(Milliseconds timeout, bool wait_all) {
   const LaneScope::Pause within_the_group;
   const auto flight =
       group.names_->record.begin(group, arguments_of(CallKind::monitored_barrier, __builtin_return_address(0)));
+  // Without the record: its messages must not end it.
+  const internal::LabelledCall labelled(
+      {"monitored_barrier", group.rank(), group.size(), observe::FlightCall(), Deadline::Clock::now()});
   internal::recorded(flight,
                      [&] { group.do_monitored_barrier(timeout.count() == 0 ? group.timeout() : timeout, wait_all); });
 }

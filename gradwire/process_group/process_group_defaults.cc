@@ -174,19 +174,18 @@ void ProcessGroup::do_monitored_barrier(Milliseconds timeout, bool wait_all) {
     Tensors& byte = bytes[static_cast<std::size_t>(peer)] = one_byte();
     arrivals.push_back(required(do_recv(byte, peer, tag), *this, "recv"));
   }
-  std::vector<int> missing;
-  bool dead = false;
-  for (int peer = 1; peer < size() && (missing.empty() || wait_all); ++peer) {
+  std::vector<int> late;
+  std::vector<int> dead;
+  for (int peer = 1; peer < size() && ((late.empty() && dead.empty()) || wait_all); ++peer) {
     try {
       arrivals[static_cast<std::size_t>(peer - 1)]->wait(left_of(deadline));
     } catch (const TimeoutError&) {
-      missing.push_back(peer);
+      late.push_back(peer);
     } catch (const PeerError&) {
-      missing.push_back(peer);
-      dead = true;
+      dead.push_back(peer);
     }
   }
-  if (!missing.empty()) internal::throw_missing(*this, missing, dead, timeout, wait_all);
+  if (!late.empty() || !dead.empty()) internal::throw_missing(*this, late, dead, timeout, wait_all);
   for (int peer = 1; peer < size(); ++peer)
     required(do_send(bytes[static_cast<std::size_t>(peer)], peer, tag), *this, "send")->wait(left_of(deadline));
 }

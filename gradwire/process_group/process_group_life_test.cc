@@ -161,6 +161,88 @@ TEST_P(Groups, WhatACallbackCallsKeepsItsPlaceInTheOrder) {
   });
 }
 
+// The future of each call is taken, so nobody but the worker runs them; and the worker runs the callback.
+TEST_P(Groups, ACallbackMayWaitForCallsThatWereMadeBefore) {
+  if (!callbacks_may_wait()) return;
+  on_ranks(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    at::Tensor a = number(1), b = number(2), c = number(3), d = number(4);
+    at::Tensor go = at::zeros({1});
+    if (group->rank() == 1) group->recv({go}, 0)->wait();
+    const auto first = group->all_reduce({a});
+    const auto second = group->all_reduce({b});
+    const auto coalesced = group->all_gather_into_tensor_coalesced({at::zeros({2}, at::kDouble)}, {c});
+    const auto expanded = group->all_reduce({d.expand({3})});
+    const Future of_second = second->future();
+    const Future chained = first->future()->then(
+        [&](c10::ivalue::Future&) {
+          second->wait();
+          coalesced->wait();
+          expanded->wait(kLong);
+          return c10::IValue(b);
+        },
+        c10::TensorType::get());
+    if (group->rank() == 0) group->send({go}, 1)->wait();
+    chained->waitAndThrow();
+    EXPECT_EQ(number_of(b), 4);
+    EXPECT_EQ(number_of(d), 8);
+    group->barrier()->wait();
+  });
+}
+
+// Calls that copy their input, whoever runs them, read what the calls before them wrote.
+TEST_P(Groups, ACallReadsWhatTheCallsBeforeItWrote) {
+  on_ranks(2, [this](const std::shared_ptr<ProcessGroup>& group) {
+    const auto parts_of = [](const at::Tensor& tensor) { return tensor.chunk(2); };
+    for (int round = 0; round < 20; ++round) {
+      std::vector<std::shared_ptr<Work>> works;
+      at::Tensor gathered = at::ones({4}), reduced = at::zeros({2});
+      works.push_back(group->all_reduce({gathered}));
+      works.push_back(group->reduce_scatter({reduced}, {parts_of(gathered)}));
+      at::Tensor exchanged = at::ones({4});
+      works.push_back(group->all_reduce({exchanged}));
+      works.push_back(group->all_to_all_single(exchanged, exchanged, {}, {}));
+      at::Tensor listed = at::ones({4}), received = at::zeros({4});
+      works.push_back(group->all_reduce({listed}));
+      works.push_back(group->all_to_all(parts_of(received), parts_of(listed)));
+      at::Tensor strided = at::ones({3, 4}).t();
+      works.push_back(group->all_reduce({strided}));
+      works.push_back(group->all_reduce({strided}));
+      at::Tensor one = at::ones({1});
+      // An engine of c10d writes the result of an expanded tensor back on a thread of its own.
+      if (callbacks_may_wait()) works.push_back(group->all_reduce({one.expand({5})}));
+      works.push_back(group->all_reduce({one.expand({5})}));
+      for (const auto& work : works) work->wait();
+      EXPECT_TRUE(at::equal(reduced, at::full({2}, 4.))) << reduced;
+      EXPECT_TRUE(at::equal(exchanged, at::full({4}, 2.))) << exchanged;
+      EXPECT_TRUE(at::equal(received, at::full({4}, 2.))) << received;
+      EXPECT_TRUE(at::equal(strided, at::full({4, 3}, 4.))) << strided;
+      EXPECT_EQ(one.item<float>(), callbacks_may_wait() ? 4 : 2);
+    }
+  });
+}
+
+// The Work of a send is held, and nobody waits for it.
+TEST_P(Groups, ShutdownWaitsForSendsWhoseWorksAreHeld) {
+  on_ranks(2, [](const std::shared_ptr<ProcessGroup>& outside) {
+    const std::shared_ptr<ProcessGroup> group = outside->dup();
+    const at::Tensor large = at::full({1 << 21}, 7.);
+    if (group->rank() == 0) {
+      const auto work = group->send({large}, 1);
+      outside->barrier()->wait();
+      group->shutdown();
+      EXPECT_TRUE(work->is_completed());
+      EXPECT_NO_THROW(work->wait());
+      outside->barrier()->wait();
+    } else {
+      const at::Tensor received = at::zeros_like(large);
+      outside->barrier()->wait();
+      group->recv({received}, 0)->wait();
+      EXPECT_TRUE(received.equal(large));
+      outside->barrier()->wait();
+    }
+  });
+}
+
 // What a callback does may need what the waiting thread holds.
 TEST_P(Groups, WaitingRunsNobodysCallback) {
   on_ranks(2, [](const std::shared_ptr<ProcessGroup>& group) {

@@ -4,6 +4,7 @@
 
 #include <ATen/MemoryOverlap.h>
 
+#include <algorithm>
 #include <numeric>
 
 #include "gradwire/base/error.h"
@@ -25,13 +26,18 @@ void require_work(const std::shared_ptr<Work>& work, const ProcessGroup& group, 
       concat(name_group(group), ": ", operation, " returned no Work; the class of the group must return one"));
 }
 
-void throw_missing(const ProcessGroup& group, const std::vector<int>& missing, bool dead, Milliseconds timeout,
-                   bool wait_all) {
-  const std::string message =
-      concat(name_group(group), ": monitored_barrier: ", name_ranks(missing), " did not come within ", timeout.count(),
-             " ms", wait_all ? "" : "; others may be missing too");
-  if (dead) throw PeerError(message, missing);
-  throw TimeoutError(message, missing);
+void throw_missing(const ProcessGroup& group, const std::vector<int>& late, const std::vector<int>& dead,
+                   Milliseconds timeout, bool wait_all) {
+  std::vector<std::string> said;
+  if (!dead.empty()) said.push_back(concat(name_ranks(dead), " died or left the group"));
+  if (!late.empty()) said.push_back(concat(name_ranks(late), " did not come within ", timeout.count(), " ms"));
+  const std::string message = concat(name_group(group), ": monitored_barrier: ", gradwire::join(said, "; "),
+                                     wait_all ? "" : "; others may be missing too");
+  if (dead.empty()) throw TimeoutError(message, late);
+  std::vector<int> all = dead;
+  all.insert(all.end(), late.begin(), late.end());
+  std::sort(all.begin(), all.end());
+  throw PeerError(message, all);
 }
 
 void throw_no_report(const ProcessGroup& group, Milliseconds timeout) {

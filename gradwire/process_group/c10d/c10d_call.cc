@@ -119,11 +119,21 @@ std::size_t C10dLedger::under_way() { return open().size(); }
 void C10dLedger::wait_all() {
   for (const Open& each : open()) {
     if (each.drive) each.drive();
-    try {
-      wait_for(each.future, Work::kNoTimeout, CallLabel());
-    } catch (...) {
-      if (!each.future->completed()) throw;  // else the error of the call, which is told to those who wait for the call
-    }
+    wait_for_end(each);
+  }
+}
+
+void C10dLedger::wait_for_collectives() {
+  for (const Open& each : open()) {
+    if (!each.drive) wait_for_end(each);
+  }
+}
+
+void C10dLedger::wait_for_end(const Open& call) {
+  try {
+    wait_for(call.future, Work::kNoTimeout, CallLabel());
+  } catch (...) {
+    if (!call.future->completed()) throw;  // else the error of the call, which is told to those who wait for the call
   }
 }
 

@@ -39,6 +39,8 @@ class C10dLedger {
   std::size_t under_way();
   // Waits until all calls have ended. Throws AbortedError when this thread is interrupted (gradwire/base/interrupt.h).
   void wait_all();
+  // The same, but does not wait for messages.
+  void wait_for_collectives();
   void end_all(const std::exception_ptr& error);
 
  private:
@@ -47,6 +49,7 @@ class C10dLedger {
     std::function<void()> drive;
   };
   std::vector<Open> open();
+  static void wait_for_end(const Open& call);
 
   const Explain explain_;
   mutable Mutex mutex_;

@@ -116,6 +116,8 @@ std::exception_ptr EndRecord::find_death(const std::string& what, const std::str
   return std::make_exception_ptr(peer_error(concat(what, ": ", join(names, ", "), " died (", said, ")"), dead));
 }
 
+bool EndRecord::has_died(int rank) const { return !may_be_alive(process_of(rank)); }
+
 std::string EndRecord::process_of(int rank) const {
   if (!processes_.empty()) return processes_[static_cast<std::size_t>(rank)];
   return store_ == nullptr ? "" : rendezvous::process_of(*store_, rank);

@@ -40,6 +40,9 @@ class EndRecord {
   // gets only the reason of a rank that aborted.
   std::exception_ptr explain(const std::string& what, const std::exception_ptr& error, bool at_call);
 
+  // Whether the process of `rank` is known, and has certainly ended. Throws what the store throws.
+  bool has_died(int rank) const;
+
  private:
   // The end that the store holds; none where there is no end yet, or the store is gone.
   std::optional<std::string> record() const;

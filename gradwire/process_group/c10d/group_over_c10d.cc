@@ -56,9 +56,13 @@ class GroupOverC10d::Launch {
   Launch(GroupOverC10d& group, const char* operation)
       : group_(group), what_(group.describe(operation)), engine_(group.engine(operation)) {}
 
-  at::Tensor reads(const at::Tensor& tensor) { return keep(prepare_to_move(group_.traits_, tensor, true, false)); }
+  at::Tensor reads(const at::Tensor& tensor) {
+    return keep(copied_in_turn(tensor, [&] { return prepare_to_move(group_.traits_, tensor, true, false); }));
+  }
   at::Tensor writes(const at::Tensor& tensor) { return keep(prepare_to_move(group_.traits_, tensor, false, true)); }
-  at::Tensor both(const at::Tensor& tensor) { return keep(prepare_to_move(group_.traits_, tensor, true, true)); }
+  at::Tensor both(const at::Tensor& tensor) {
+    return keep(copied_in_turn(tensor, [&] { return prepare_to_move(group_.traits_, tensor, true, true); }));
+  }
   Tensors reads(const Tensors& tensors) {
     Tensors all;
     for (const at::Tensor& tensor : tensors) all.push_back(reads(tensor));
@@ -69,10 +73,16 @@ class GroupOverC10d::Launch {
     for (const at::Tensor& tensor : tensors) all.push_back(writes(tensor));
     return all;
   }
+  // Contiguous; of the tensor's own type.
+  at::Tensor reads_to_reduce(const at::Tensor& tensor) {
+    return keep(copied_in_turn(tensor, [&] { return Prepared{memory_with_values(tensor)->detach(), nullptr}; }));
+  }
   at::Tensor reduces(const at::Tensor& source, const at::Tensor& target, ReduceOp op, c10d::ReduceOp& theirs) {
-    PreparedReduction prepared = prepare_to_reduce(group_.traits_, source, target, op, group_.size());
-    theirs = prepared.op;
-    return keep(std::move(prepared.tensor));
+    return keep(copied_in_turn(source, [&] {
+      PreparedReduction prepared = prepare_to_reduce(group_.traits_, source, target, op, group_.size());
+      theirs = prepared.op;
+      return std::move(prepared.tensor);
+    }));
   }
 
   // Starts one call of the engine's. After an error nothing more is started.
@@ -111,6 +121,14 @@ class GroupOverC10d::Launch {
   }
 
  private:
+  // What `prepare` makes of `source`: copied, where it is copied, when the group's earlier calls have written there.
+  template <class Prepare>
+  Prepared copied_in_turn(const at::Tensor& source, const Prepare& prepare) const {
+    Prepared prepared = prepare();
+    if (prepared.memory.is_alias_of(source) || group_.ledger_->under_way() == 0) return prepared;
+    group_.before_next_call([&] { prepared = prepare(); });
+    return prepared;
+  }
   at::Tensor keep(Prepared prepared) {
     if (prepared.bring_back) bring_back_.push_back(std::move(prepared.bring_back));
     return prepared.memory;
@@ -236,7 +254,7 @@ std::shared_ptr<Work> GroupOverC10d::run(ReduceScatterTensorCall& given) {
       given.options.op.kind == ReduceOp::Kind::avg && divides_before_sum(given.input.scalar_type());
   const bool as_it_is = given.options.op.kind != ReduceOp::Kind::premul_sum && !divides_first &&
                         !given.input.is_complex() && given.input.scalar_type() != at::kBool;
-  at::Tensor whole = as_it_is ? memory_with_values(given.input)->detach()
+  at::Tensor whole = as_it_is ? launch.reads_to_reduce(given.input)
                               : launch.reduces(given.input, at::Tensor(), given.options.op, theirs.reduceOp);
   whole = whole.view({-1});
   launch.start([&](c10d::Backend& engine) { return engine._reduce_scatter_base(part, whole, theirs); });
@@ -249,9 +267,12 @@ std::shared_ptr<Work> GroupOverC10d::run(ReduceScatterCall& given) {
   // Through one tensor: engines agree on what that means, and not on lists.
   std::vector<std::shared_ptr<Work>> works;
   for (std::size_t i = 0; i < given.outputs.size(); ++i) {
-    Tensors rows;
-    for (const at::Tensor& input : given.inputs[i]) rows.push_back(input.reshape({-1}));
-    at::Tensor whole = at::cat(rows);
+    at::Tensor whole;
+    before_next_call([&] {
+      Tensors rows;
+      for (const at::Tensor& input : given.inputs[i]) rows.push_back(input.reshape({-1}));
+      whole = at::cat(rows);
+    });
     ReduceScatterTensorCall part{given.outputs[i], whole, given.options};
     works.push_back(run(part));
   }
@@ -298,12 +319,13 @@ std::shared_ptr<Work> GroupOverC10d::all_to_all_in_one(const Tensors& outputs, c
     to_splits.push_back(output.numel());
     expected += output.numel();
   }
-  Tensors rows;
-  for (const at::Tensor& input : inputs) {
-    from_splits.push_back(input.numel());
-    rows.push_back(input.detach().reshape({-1}));
-  }
-  at::Tensor from = at::cat(rows);
+  for (const at::Tensor& input : inputs) from_splits.push_back(input.numel());
+  at::Tensor from;
+  before_next_call([&] {
+    Tensors rows;
+    for (const at::Tensor& input : inputs) rows.push_back(input.detach().reshape({-1}));
+    from = at::cat(rows);
+  });
   at::Tensor to = at::empty({expected}, from.options());
   AllToAllSingleCall in_one{to, from, to_splits, from_splits, options};
   auto work = run(in_one);

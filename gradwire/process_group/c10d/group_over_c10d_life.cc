@@ -191,6 +191,13 @@ void GroupOverC10d::abort(const std::string& reason) {
   duplicates_.abort_all(reason);
 }
 
+// The engine has no turn for a copy. A callback of the engine's runs on the thread that ends the calls, and must not wait.
+void GroupOverC10d::before_next_call(std::function<void()> copy) {
+  if (!owner_.is_current()) return;  // the call that comes is refused
+  if (!in_engine_callback()) ledger_->wait_for_collectives();
+  copy();
+}
+
 void GroupOverC10d::shutdown() {
   if (!owner_.is_current()) return;
   const bool interrupted = wait_for_calls();
@@ -340,26 +347,37 @@ void GroupOverC10d::barrier_in_store(const std::shared_ptr<Store>& store, Millis
     MutexLock lock(mutex_);
     prefix = concat("barrier/", barriers_++, "/");
   }
+  constexpr Milliseconds kLook{100};
+  enum class End { came, late, died };
+  const auto await = [&](const std::string& key, int peer) {
+    for (;;) {
+      try {
+        store->wait(std::span(&key, 1), std::min(kLook, deadline.remaining()));
+        return End::came;
+      } catch (const TimeoutError&) {
+      }
+      throw_if_interrupted(describe("monitored_barrier"));
+      // Whoever has come may end.
+      if (end_->has_died(peer)) return store->check(std::span(&key, 1)) ? End::came : End::died;
+      if (deadline.expired()) return End::late;
+    }
+  };
   const std::string go = concat(prefix, "go");
   if (rank() != 0) {
     store->set(concat(prefix, rank()), "here");
-    try {
-      store->wait(std::span(&go, 1), timeout);
-    } catch (const TimeoutError&) {
-      throw_no_report(*this, timeout);
-    }
+    const End end = await(go, 0);
+    if (end == End::died) throw_missing(*this, {}, {0}, timeout, /*wait_all=*/true);
+    if (end == End::late) throw_no_report(*this, timeout);
     return;
   }
-  std::vector<int> missing;
-  for (int peer = 1; peer < size() && (missing.empty() || wait_all); ++peer) {
-    const std::string key = concat(prefix, peer);
-    try {
-      store->wait(std::span(&key, 1), deadline.remaining());
-    } catch (const TimeoutError&) {
-      missing.push_back(peer);
-    }
+  std::vector<int> late;
+  std::vector<int> dead;
+  for (int peer = 1; peer < size() && ((late.empty() && dead.empty()) || wait_all); ++peer) {
+    const End end = await(concat(prefix, peer), peer);
+    if (end == End::late) late.push_back(peer);
+    if (end == End::died) dead.push_back(peer);
   }
-  if (!missing.empty()) throw_missing(*this, missing, /*dead=*/false, timeout, wait_all);
+  if (!late.empty() || !dead.empty()) throw_missing(*this, late, dead, timeout, wait_all);
   store->set(go, "all");
 }
 

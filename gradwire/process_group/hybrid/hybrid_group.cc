@@ -335,6 +335,10 @@ void HybridGroup::in_turn(const char* operation, const Body& body) {
   ordered(operation, options, internal::Outputs::list({}), body)->wait();
 }
 
+void HybridGroup::before_next_call(std::function<void()> copy) {
+  calls_->before_next(std::move(copy), shared_from_this());
+}
+
 void HybridGroup::abort(const std::string& reason) {
   if (!state_->owner.is_current()) return;
   fail(std::make_exception_ptr(AbortedError(concat(internal::name_group(*this), ": ", reason))), reason);

@@ -276,6 +276,8 @@ def new_group(
         raise InvalidArgument("new_group: pg_options and device_id belong to PyTorch's backends.")
     world = _get_default_group()
     chosen = list(range(world.size())) if ranks is None else [int(rank) for rank in ranks]
+    if not chosen:
+        raise InvalidArgument("new_group: the list of ranks is empty; give None for all ranks.")
     if sort_ranks:
         chosen.sort()
     make = _C.new_group_among if use_local_synchronization else _C.new_group
@@ -295,6 +297,18 @@ def new_subgroups_by_enumeration(
     group_desc: str | None = None,
 ) -> tuple[ProcessGroup, list[ProcessGroup]]:
     """Several groups at once; returns this rank's own and all of them. Collective over the default group."""
+    return _subgroups(ranks_per_subgroup_list, timeout, backend, pg_options, group_desc, among_themselves=False)
+
+
+def _subgroups(
+    ranks_per_subgroup_list: Sequence[Sequence[int]],
+    timeout: timedelta | None,
+    backend: str | None,
+    pg_options: Any,
+    group_desc: str | None,
+    among_themselves: bool,
+) -> tuple[ProcessGroup, list[ProcessGroup]]:
+    """As new_subgroups_by_enumeration(). among_themselves: collective over the ranks of each group alone."""
     if not ranks_per_subgroup_list:
         raise InvalidArgument("new_subgroups_by_enumeration: ranks_per_subgroup_list is empty; give one list at least.")
     seen: set[int] = set()
@@ -306,7 +320,7 @@ def new_subgroups_by_enumeration(
     mine = GroupMember.NON_GROUP_MEMBER
     made = []
     for ranks in ranks_per_subgroup_list:
-        made.append(new_group(ranks, timeout, backend, pg_options, group_desc=group_desc))
+        made.append(new_group(ranks, timeout, backend, pg_options, among_themselves, group_desc))
         if get_rank() in ranks:
             mine = made[-1]
     return mine, made
@@ -320,14 +334,17 @@ def new_subgroups(
     pg_options: Any = None,
     group_desc: str | None = None,
 ) -> tuple[ProcessGroup, list[ProcessGroup]]:
-    """Groups of `group_size` consecutive ranks each; returns this rank's own and all of them."""
+    """Groups of `group_size` consecutive ranks of `group` each; returns this rank's own and all of them.
+
+    Collective over `group`.
+    """
     if group_size is None:
         group_size = int(os.environ.get("LOCAL_WORLD_SIZE", get_world_size()))
     ranks = get_process_group_ranks(group)
     if group_size < 1 or len(ranks) % group_size != 0:
         raise InvalidArgument(f"new_subgroups: {len(ranks)} ranks do not fall into groups of {group_size}.")
     lists = [ranks[start : start + group_size] for start in range(0, len(ranks), group_size)]
-    return new_subgroups_by_enumeration(lists, timeout, backend, pg_options, group_desc)
+    return _subgroups(lists, timeout, backend, pg_options, group_desc, len(ranks) < get_world_size())
 
 
 def split_group(

@@ -75,7 +75,7 @@ class PowerSGDState:
         self._group = group
         self._native = _C.hooks.PowerSGDState(options, group)
 
-    def _for_a_hook(self) -> _C.hooks.PowerSGDState:
+    def _for_a_hook(self) -> Any:
         self._is_used = True
         return self._native
 
