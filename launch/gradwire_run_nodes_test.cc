@@ -447,6 +447,27 @@ TEST_F(NodesTest, AHostThatCannotBeReachedIsNamed) {
   EXPECT_TRUE(contains(result.err, "host a: exit code 255")) << result.err;
 }
 
+TEST_F(NodesTest, OutputWithoutPrefixesPassesThroughHostsUnchanged) {
+  const auto result = run_script({"--hosts", "a", "--ssh", "/bin/sh -c {command} {host}", "--rendezvous",
+                                  concat("127.0.0.1:", port_), "-n", "1", "--no-prefix"},
+                                 "printf 'a\\rb\\r\\nc'");
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.out, "a\rb\r\nc");
+}
+
+// Rank 0 saves a checkpoint; rank 1 has nothing to save, and ends at once.
+TEST_F(NodesTest, AnInterruptionOfAllHostsLeavesRanksTheTimeToSave) {
+  start_script(
+      {"--hosts", "a,b", "--ssh", "/bin/sh -c {command} {host}", "--rendezvous", concat("127.0.0.1:", port_), "-n", "1",
+       "--grace", "1"},
+      "trap 'if [ $RANK = 0 ]; then sleep 6; echo saved; fi; exit 0' TERM; echo up; while :; do sleep 0.1; done");
+  wait_for_output("up", 2);
+  signal_launcher(SIGTERM);
+  const auto result = finish();
+  EXPECT_TRUE(contains(result.out, "saved")) << result.err;
+  EXPECT_EQ(count_of(result.err, "killed by gradwire-run"), 0) << result.err;
+}
+
 TEST_F(NodesTest, CommandLinesThatMakeNoSenseAreRefused) {
   const auto refused = [&](Words options, const std::string& part) {
     const auto result = run_script(std::move(options), "true");

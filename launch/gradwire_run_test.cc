@@ -230,6 +230,18 @@ TEST_F(LauncherTest, LogFolderHoldsAFileForEachRankAndStream) {
   EXPECT_NE(result.err.find(folder + "/rank-1.err"), std::string::npos) << result.err;
 }
 
+TEST_F(LauncherTest, AReportQuotesTheProcessThatFailed) {
+  const std::string script =
+      "if [ $GRADWIRE_ATTEMPT = 0 ]; then echo out of memory >&2; else echo no samples >&2; fi; exit 3";
+  for (const bool logs : {true, false}) {
+    std::vector<std::string> options = {"-n", "1", "--max-restarts", "1"};
+    if (logs) options.insert(options.end(), {"--log-dir", scratch("restarted")});
+    const auto result = run_script(options, script);
+    EXPECT_EQ(result.exit_code, 3);
+    EXPECT_NE(result.err.find("its last line of stderr:\n  | no samples\n"), std::string::npos) << result.err;
+  }
+}
+
 TEST_F(LauncherTest, StandardInputGoesToRankZeroOrNobody) {
   const std::string script = "cat";
   EXPECT_EQ(run_script({"-n", "3"}, script, "one\ntwo\n").out, "[rank 0] one\n[rank 0] two\n");

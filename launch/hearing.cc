@@ -30,7 +30,9 @@ void hear_the_plan(NodeStore& store, Heard& heard) {
 // Running.
 void hear_attempt(const NodeCoordinatorOptions& options, const Position& position, NodeStore& store, Heard& heard) {
   const int round = position.round;
-  heard.over = position.over || store.has(over_key(round));
+  const bool is_over = store.has(over_key(round));
+  heard.over_by_interruption = is_over && store.get(over_key(round)) == kOverByInterruption;
+  heard.over = position.over || (is_over && !heard.over_by_interruption);
   if (options.node != 0) {
     if (store.has(next_key(round))) heard.next = decode_verdict(store.get(next_key(round)));
     return;

@@ -16,6 +16,8 @@ using Phase = Position::Phase;
 
 // How long node 0 keeps serving for the others to read the last verdict.
 constexpr Milliseconds kFarewellTime{3000};
+// A signal to all launchers reaches all of them within this time.
+constexpr Milliseconds kInterruptionTime{3000};
 
 // How long node 0 waits for the others before it says so.
 constexpr Milliseconds kSilentTime{10000};
@@ -176,6 +178,7 @@ class Ruling {
 
   void begin_attempt() {
     at_.over = at_.reported = at_.told_leaving = false;
+    at_.interruption_heard_at.reset();
     at_.beats.clear();
     at_.heard_at.clear();
     at_.watched = {};
@@ -193,7 +196,7 @@ class Ruling {
     report();
     // The ranks of this host may take long to end, and the others are not to wait for that.
     if (heard_.rank_failed && !at_.reported && !at_.over && !heard_.over) put(over_key(at_.round), "1");
-    at_.over = at_.over || heard_.over;
+    at_.over = at_.over || heard_.over || is_over_by_interruption();
     if (at_.over && !at_.reported) stop_ranks();
     if (is_node_zero()) {
       look_at_nodes();
@@ -205,7 +208,16 @@ class Ruling {
       stop_ranks();
       if (at_.reported) return conclude(*heard_.next);
     }
-    wait_for(at_.over || (at_.reported && !is_node_zero()) ? next_key(at_.round) : over_key(at_.round));
+    const bool knows_of_over = at_.over || heard_.over_by_interruption;
+    wait_for(knows_of_over || (at_.reported && !is_node_zero()) ? next_key(at_.round) : over_key(at_.round));
+  }
+
+  // Another host was interrupted, and its ranks have ended well. Those of this host may take their time, to save a
+  // checkpoint, where this host was interrupted too, which its launcher may notice a little later.
+  bool is_over_by_interruption() {
+    if (!heard_.over_by_interruption || heard_.interrupted) return false;
+    if (!at_.interruption_heard_at) at_.interruption_heard_at = heard_.now;
+    return heard_.now - *at_.interruption_heard_at > kInterruptionTime;
   }
 
   // Passes on what became of this host's ranks, as soon as that is known, and that this launcher was told to leave.
@@ -216,7 +228,10 @@ class Ruling {
     at_.told_leaving = heard_.leaving.has_value();
     at_.ends[options_.node] = end;
     put(end_key(at_.round, options_.node), encode(end));
-    if (end.kind != NodeEnd::Kind::good) put(over_key(at_.round), "1");
+    if (end.kind == NodeEnd::Kind::good) return;
+    const bool by_interruption = heard_.interrupted && !heard_.rank_failed && end.kind == NodeEnd::Kind::final;
+    if (!by_interruption) return put(over_key(at_.round), "1");
+    if (!at_.over && !heard_.over && !heard_.over_by_interruption) put(over_key(at_.round), kOverByInterruption);
   }
 
   void look_at_nodes() {

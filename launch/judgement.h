@@ -39,8 +39,9 @@ struct Position {
   std::string last_attempt;   // joining: the last attempt that this node took part in: node 0's launcher and the round
   std::string broken_off;     // why this node left that attempt, if node 0 does not know
   bool over = false;          // running: the attempt has failed somewhere
-  bool reported = false;      // running: this node's end record is in the store
-  bool told_leaving = false;  // running: the store shows that this launcher was told to leave
+  std::optional<Time> interruption_heard_at;  // running: of another node, whose ranks have ended
+  bool reported = false;                      // running: this node's end record is in the store
+  bool told_leaving = false;                  // running: the store shows that this launcher was told to leave
   // running, node 0, by node
   std::vector<std::int64_t> beats;
   WatchedTime watched;                          // passes while this launcher reads the beats
@@ -64,6 +65,7 @@ struct Lost {
 struct Heard {
   Position::Time now{};
   bool rank_failed = false;        // a rank of this host has failed, which ends the attempt
+  bool interrupted = false;        // this host's ranks were told to end, by a signal to this launcher
   std::optional<NodeEnd> own_end;  // no rank of this host runs any more
   std::optional<NodeEnd> leaving;  // this launcher was told to end the job
   std::optional<Lost> lost;        // of node 0
@@ -78,7 +80,8 @@ struct Heard {
   int round = 0;
   std::optional<Plan> plan;  // of that round
   // running
-  bool over = false;
+  bool over = false;                         // a rank of some node has failed
+  bool over_by_interruption = false;         // a node was interrupted, and none has said that a rank failed
   std::vector<std::int64_t> beats;           // node 0, by node
   std::vector<std::optional<NodeEnd>> ends;  // node 0, by node: the records in the store
   std::optional<Verdict> next;               // any other node

@@ -134,6 +134,56 @@ const NodeEnd kFailed{Kind::failed, 7, "rank 1 died"};
 const NodeEnd kStopped{Kind::stopped, 143, ""};
 const NodeEnd kInterrupted{Kind::final, 130, "node 1 was interrupted"};
 
+// --- interruptions
+
+TEST(Interruptions, OfAllHostsLeaveEachHostsRanksTheirTime) {
+  Launcher one = running_one();
+  Heard heard = heard_at(10);
+  heard.interrupted = true;
+  heard.over_by_interruption = true;
+  for (const int time : {10, 5000, 60000}) {
+    heard.now = at(time);
+    EXPECT_EQ(one.hear(heard), Phase::running);
+    EXPECT_EQ(one.stops, 0) << "its ranks save a checkpoint";
+    EXPECT_EQ(one.wait_for, next_key(0));
+  }
+  heard.over = true;
+  one.hear(heard);
+  EXPECT_EQ(one.stops, 1) << "a rank has failed after all";
+}
+
+TEST(Interruptions, OfOneHostStopTheRanksOfTheOthersAfterAMoment) {
+  Launcher one = running_one();
+  Heard heard = heard_at(10);
+  heard.over_by_interruption = true;
+  one.hear(heard);
+  EXPECT_EQ(one.stops, 0) << "the signal may be on its way";
+  heard.now = at(5000);
+  one.hear(heard);
+  EXPECT_EQ(one.stops, 1);
+}
+
+TEST(Interruptions, AreToldApartFromFailures) {
+  for (const bool failed : {false, true}) {
+    Launcher one = running_one();
+    Heard heard = heard_at(10);
+    heard.interrupted = true;
+    heard.rank_failed = failed;
+    heard.own_end = kInterrupted;
+    one.hear(heard);
+    EXPECT_EQ(one.puts[over_key(0)], failed ? "1" : kOverByInterruption);
+  }
+}
+
+TEST(Losses, NodeZeroStopsItsRanksWhenItsStoreIsLost) {
+  Launcher zero = running_zero();
+  Heard heard = heard_at(10);
+  heard.lost = Lost{"the address is gone"};
+  EXPECT_EQ(zero.hear(heard), Phase::over);
+  EXPECT_EQ(zero.stops, 1);
+  EXPECT_EQ(zero.told_one<Failure>().exit_code, kLaunchFailedExit);
+}
+
 // --- gathering
 
 TEST(Gathering, WaitsForThoseWhoAreAbsentAndSaysSoOnce) {

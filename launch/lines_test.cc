@@ -64,6 +64,28 @@ TEST(LineSplitter, EqualsTheOracleHoweverTheBytesAreCut) {
   }
 }
 
+TEST(LineSplitter, TheEndOfALineThatWasTakenForARedrawIsTold) {
+  LineSplitter splitter;
+  std::vector<std::string> redrawn;
+  int ended = 0;
+  const auto feed = [&](std::string_view bytes) {
+    splitter.feed(
+        bytes,
+        [&](std::string_view line) {
+          if (splitter.redrawn()) redrawn.emplace_back(line);
+        },
+        [&] { ++ended; });
+  };
+  feed("10%\r20%\r\n30%\r");
+  EXPECT_EQ(redrawn, (std::vector<std::string>{"10%", "30%"}));
+  EXPECT_EQ(ended, 0);
+  feed("\n\n40%\r");
+  EXPECT_EQ(ended, 1);
+  feed("50%\r");
+  feed("\n");
+  EXPECT_EQ(ended, 2);
+}
+
 TEST(LineSplitter, ReturnAndNewlineInTwoPiecesAreOneEnd) {
   EXPECT_EQ(split("a\r\nb", {2}, 100), (std::vector<std::string>{"a", "b"}));
   EXPECT_EQ(split("10%\r20%\r30%\n", {}, 100), (std::vector<std::string>{"10%", "20%", "30%"}));

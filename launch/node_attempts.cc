@@ -79,6 +79,7 @@ NodeAttempts::Ending NodeAttempts::run(const Plan& plan) {
         .live = watched ? &*live_ : nullptr,
         .alarm_fd = coordinator_.alarm_fd(),
         .on_failure = [this] { coordinator_.rank_failed(); },
+        .on_interruption = [this] { coordinator_.interrupted(); },
         .job_end = job_end_};
     Supervisor supervisor(options_, signals_, front_fd_, view);
     const JobOutcome outcome = supervisor.run(rank_commands(options_, std::move(job)));

@@ -73,6 +73,7 @@ class NodeCoordinator::Impl final {
     Heard heard;
     heard.now = Deadline::Clock::now();
     heard.rank_failed = orders.rank_failed;
+    heard.interrupted = orders.interrupted;
     heard.own_end = std::move(orders.own_end);
     heard.leaving = std::move(orders.leaving);
     return heard;
@@ -124,6 +125,8 @@ std::optional<NodeEvent> NodeCoordinator::next() { return impl_->mailbox().next(
 int NodeCoordinator::alarm_fd() const noexcept { return impl_->mailbox().alarm_fd(); }
 
 void NodeCoordinator::rank_failed() { impl_->mailbox().rank_failed(); }
+
+void NodeCoordinator::interrupted() { impl_->mailbox().interrupted(); }
 
 void NodeCoordinator::ranks_ended(const NodeEnd& end) { impl_->mailbox().ranks_ended(end); }
 

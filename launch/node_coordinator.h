@@ -38,6 +38,9 @@ class NodeCoordinator final {
   // Reports, after a Plan, that a rank of this host has failed and that the attempt ends: the other hosts stop their
   // ranks, while those of this host still come to their end.
   void rank_failed();
+  // Reports, after a Plan, that this host's ranks were told to end, by a signal to this launcher: another host that was
+  // interrupted too, and whose ranks have ended well, does not stop them.
+  void interrupted();
   // Reports, after a Plan, that no rank of this host runs any more. A Verdict or a Failure follows when all hosts have
   // reported this.
   void ranks_ended(const NodeEnd& end);

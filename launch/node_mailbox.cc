@@ -22,6 +22,11 @@ void NodeMailbox::rank_failed() {
   orders_.rank_failed = true;
 }
 
+void NodeMailbox::interrupted() {
+  MutexLock lock(mutex_);
+  orders_.interrupted = true;
+}
+
 void NodeMailbox::ranks_ended(const NodeEnd& end) {
   MutexLock lock(mutex_);
   orders_.own_end = end;

@@ -26,6 +26,7 @@ class NodeMailbox final : public Interruption {
   std::optional<NodeEvent> next();
   int alarm_fd() const noexcept { return alarm_.fd(); }
   void rank_failed();
+  void interrupted();
   void ranks_ended(const NodeEnd& end);
   void leave(const NodeEnd& why);
   // The thread is to end.
@@ -34,6 +35,7 @@ class NodeMailbox final : public Interruption {
   // For the coordinating thread. What the launcher has ordered.
   struct Orders {
     bool rank_failed = false;        // a rank of this host has failed, which ends the attempt
+    bool interrupted = false;        // this launcher was told to end the job, in an attempt
     std::optional<NodeEnd> own_end;  // no rank of this host runs any more
     std::optional<NodeEnd> leaving;  // the job is to end
   };

@@ -18,6 +18,9 @@ inline std::string place_key(int node) { return concat("gradwire-run/node/", nod
 inline std::string beat_key(const std::string& launcher) { return concat("gradwire-run/beat/", launcher); }
 inline std::string join_key(int round, int node) { return concat("gradwire-run/join/", round, "/", node); }
 inline std::string plan_key(int round) { return concat("gradwire-run/plan/", round); }
+// The value of over_key() where a node was interrupted and none of its ranks had failed: others that are interrupted
+// too let their ranks end by themselves.
+inline constexpr const char* kOverByInterruption = "interrupted";
 inline std::string over_key(int round) { return concat("gradwire-run/over/", round); }
 inline std::string steps_key(int round, int node) { return concat("gradwire-run/steps/", round, "/", node); }
 inline std::string end_key(int round, int node) { return concat("gradwire-run/end/", round, "/", node); }

@@ -196,6 +196,7 @@ void Supervisor::on_signal(int signal) {
   if (kind == Interruptions::Kind::first) {
     outcome_.interrupted_first = !outcome_.has_cause();
     outcome_.interrupted_by = signal;
+    if (view_.on_interruption) view_.on_interruption();
     interruptions_.has_handled(now());
   } else if (kind == Interruptions::Kind::another && signal == SIGINT) {
     // The hosts kill their ranks themselves, and their reports come before they end.
@@ -232,7 +233,7 @@ void Supervisor::on_rank_end(int rank) {
   outcome_.first_bad_after = std::chrono::duration_cast<milliseconds>(now() - started_);
   outcome_.first_bad_at = std::chrono::system_clock::now();
   enter(Phase::noticing);
-  if (view_.on_failure && outcome_.interrupted_by == 0) view_.on_failure();
+  if (view_.on_failure) view_.on_failure();
 }
 
 }  // namespace gradwire::launch

@@ -36,8 +36,8 @@ struct JobView {
   FlightWatch* flight = nullptr;  // of the ranks of this host; outlives the supervisor; null: nothing is said of calls
   LiveWatch* live = nullptr;      // shows how the ranks get on; outlives the supervisor; null: nobody watches
   int alarm_fd = -1;              // readable once the job has failed on another host
-  std::function<void()> on_failure =
-      nullptr;  // called once, as soon as a failed rank ends the job, unless it was interrupted before
+  std::function<void()> on_failure = nullptr;         // called once, as soon as a failed rank ends the job
+  std::function<void()> on_interruption = nullptr;    // called once, when a signal tells this launcher to end the job
   Deadline job_end = Deadline::never();               // --timeout
   std::optional<ElasticView> elastic = std::nullopt;  // empty: a rank that fails ends the job
   // Returns what to say of a rank that has failed where the job goes on without it; empty where the failure ends the

@@ -117,7 +117,8 @@ TEST(BetweenHostsHook, AnAverageOfHalvesIsFiniteWhereTheSumOfAHostIsNot) {
   }
 }
 
-// Ranks 0 and 1, and ranks 2 and 3, have a group of their own, which the hook is made with: over two hosts, or over one.
+// Ranks 0 and 1, and ranks 2 and 3, have a group of their own, which the hook is made with: over two hosts, or over
+// one.
 TEST(BetweenHostsHook, AGroupOfItsOwnIsAveragedOver) {
   for (const std::string hosts_of_part : {"01", "00"}) {
     for (const char* spec : {"int8", "fp16_compress", "power_sgd:start=2", "allreduce:wrap=bf16", "int8:warm_up=2",

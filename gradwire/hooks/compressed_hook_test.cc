@@ -202,8 +202,8 @@ TEST(CompressedHook, AStateFromBeforeItsFirstIterationChangesNothing) {
 TEST(CompressedHook, ARankOfZerosDoesNotVote) {
   for (const char* spec : {"sign_sgd", "sign:exchange=all_reduce"}) {
     const at::Tensor values = random_tensor({900}, 3);
-    const auto results = gradwire::testing::results_of(
-        "threads", [&](const auto&) { return make_hook(spec); }, {values, at::zeros({900}), at::zeros({900})});
+    const auto results = gradwire::testing::results_of("threads", [&](const auto&) { return make_hook(spec); },
+                                                       {values, at::zeros({900}), at::zeros({900})});
     for (const at::Tensor& result : results) EXPECT_TRUE(result.equal(values.sign())) << spec;
   }
 }

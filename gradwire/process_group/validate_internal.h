@@ -52,8 +52,8 @@ class Validator {
   std::string_view operation_;
 };
 
-// The errors of a monitored barrier: where ranks died, or did not come in time; and on the ranks to which rank 0 did not
-// report.
+// The errors of a monitored barrier: where ranks died, or did not come in time; and on the ranks to which rank 0 did
+// not report.
 [[noreturn]] void throw_missing(const ProcessGroup& group, const std::vector<int>& late, const std::vector<int>& dead,
                                 Milliseconds timeout, bool wait_all);
 [[noreturn]] void throw_no_report(const ProcessGroup& group, Milliseconds timeout);
