@@ -238,7 +238,11 @@ TEST_F(LauncherTest, AReportQuotesTheProcessThatFailed) {
     if (logs) options.insert(options.end(), {"--log-dir", scratch("restarted")});
     const auto result = run_script(options, script);
     EXPECT_EQ(result.exit_code, 3);
-    EXPECT_NE(result.err.find("its last line of stderr:\n  | no samples\n"), std::string::npos) << result.err;
+    const std::size_t second = result.err.find("restart 1 of 1");
+    ASSERT_NE(second, std::string::npos) << result.err;
+    EXPECT_NE(result.err.find("its last line of stderr", second), std::string::npos) << result.err;
+    EXPECT_NE(result.err.find("  | no samples\n", second), std::string::npos) << result.err;
+    EXPECT_EQ(result.err.find("  | out of memory\n", second), std::string::npos) << result.err;
   }
 }
 

@@ -63,6 +63,12 @@ std::vector<std::string> inherited_environment() {
 // The launchers report what happens to their ranks themselves.
 std::string report_of_hosts(const Options& options, const JobOutcome& outcome) {
   std::string text;
+  const auto first = outcome.first_bad;
+  if (first && outcome.interrupted_by == 0 && outcome.ends[*first]->by_signal) {
+    text += concat("gradwire-run: the launcher on host ", options.remote.hosts[static_cast<std::size_t>(*first)],
+                   " died first, of ", describe(*outcome.ends[*first]),
+                   "; --hosts starts no launcher again, and ended the job on the other hosts\n");
+  }
   for (std::size_t host = 0; host < outcome.ends.size(); ++host) {
     const auto& end = outcome.ends[host];
     if (!end || end->by_signal || end->code != kSshFailed) continue;
