@@ -155,7 +155,10 @@ void Output::emit(Stream& stream, std::string_view line) {
 
 // The new line of a progress line that is on the terminal already.
 void Output::end_progress(Stream& stream) {
-  if (options_.prefix && std::exchange(redrawing_, false)) stream.sink->append("\n");
+  if (!options_.prefix || !redrawing_) return;
+  erase_shown();
+  redrawing_ = false;
+  stream.sink->append("\n");
 }
 
 void Output::drain() {

@@ -9,15 +9,14 @@
 #include "gradwire/base/interrupt.h"
 #include "gradwire/base/process_identity.h"
 #include "gradwire/base/strings.h"
-#include "gradwire/store/short_timeout_internal.h"
 
 namespace gradwire::rendezvous {
 namespace {
 
 const std::string kFailed = "failed";
 constexpr std::string_view kUnreachable = "unreachable";
-// How long a rank tries to tell the others of a failure.
-constexpr Milliseconds kAnnouncing{5000};
+// A server that answers whether a key is there does so sooner.
+constexpr Milliseconds kAnswer{900};
 
 std::string process_key(int rank) { return concat("process/", rank); }
 
@@ -30,6 +29,17 @@ std::string text_of(int rank, const std::exception& error) {
 // "kind ranks|text", the ranks with commas.
 std::string record_of(std::string_view kind, const std::vector<int>& ranks, const std::string& text) {
   return concat(kind, " ", join(ranks, ","), "|", text);
+}
+
+// Whether the server does not stand still, which may be the failure that is to be told: other calls would wait for it
+// for the store's whole timeout.
+bool answers(Store& store) {
+  const auto begin = Deadline::Clock::now();
+  try {
+    store.wait({&kFailed, 1}, Milliseconds(0));
+  } catch (const TimeoutError&) {  // there is no such key, or no answer
+  }
+  return Deadline::Clock::now() - begin < kAnswer;
 }
 
 }  // namespace
@@ -119,9 +129,7 @@ void throw_failure(const std::string& record) {
 
 void announce_failure(Store& store, int rank, const std::exception& error) noexcept {
   try {
-    // The server may stand still, and be the failure.
-    const store_internal::ShortTimeout brief(store, kAnnouncing);
-    store.compare_set(kFailed, "", encode_failure(rank, error));
+    if (answers(store)) store.compare_set(kFailed, "", encode_failure(rank, error));
   } catch (...) {  // the store is gone too; the others have their deadlines
   }
 }

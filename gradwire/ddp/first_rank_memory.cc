@@ -8,7 +8,8 @@ namespace gradwire {
 
 bool has_memory(const CommHook& hook, const ProcessGroup& group) {
   if (!memory_lies_with_first_ranks(hook)) return true;
-  const auto hosts = hosts_of(group);
+  const auto& own = hook.traits().groups;
+  const auto hosts = hosts_of(own.empty() ? group : *own.front());
   return hosts == nullptr || hosts->is_leader();
 }
 

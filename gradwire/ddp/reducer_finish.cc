@@ -16,7 +16,9 @@ namespace gradwire::internal {
 void Reducer::finish() {
   MutexLock lock(mutex_);
   if (!iteration_.expected()) return;
-  trace::point("ddp.wait", group_->rank(), iteration_.number());
+  // An iteration of other ranks' is no step of a rank that has joined.
+  const bool is_own = !iteration_.joined();
+  if (is_own) trace::point("ddp.wait", group_->rank(), iteration_.number());
   std::vector<BucketResult> results;
   if (!idle()) {
     results = await_results();
@@ -37,7 +39,7 @@ void Reducer::finish() {
   }
   outer_pass_.end_iteration_in(current_backward_pass());
   end_iteration(results);
-  trace::point("ddp.finished", group_->rank(), iteration_.number());
+  if (is_own) trace::point("ddp.finished", group_->rank(), iteration_.number());
 }
 
 std::vector<at::Tensor> Reducer::unused_anywhere() const {

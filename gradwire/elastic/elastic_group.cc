@@ -111,8 +111,8 @@ void ElasticGroup::set_tap(std::shared_ptr<internal::CallTap> tap) {
   for (const auto& duplicate : duplicates()) duplicate->set_tap(tap);
 }
 
-void ElasticGroup::before_next_call(std::function<void()> copy) {
-  gradwire::before_next_call(*current(), std::move(copy));
+void ElasticGroup::before_next_call(const Tensors& inputs, std::function<void()> copy) {
+  gradwire::before_next_call(*current(), inputs, std::move(copy));
 }
 
 std::shared_ptr<Work> ElasticGroup::do_call(GroupCall& call) {

@@ -53,7 +53,7 @@ class ElasticGroup final : public CallGroup,
   // collective.
   void move_out();
 
-  void before_next_call(std::function<void()> copy) override;
+  void before_next_call(const Tensors& inputs, std::function<void()> copy) override;
 
   // The group of the present epoch.
   std::shared_ptr<ProcessGroup> current() const override;

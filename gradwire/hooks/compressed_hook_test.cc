@@ -198,7 +198,7 @@ TEST(CompressedHook, AStateFromBeforeItsFirstIterationChangesNothing) {
   }
 }
 
-// Zeros stand for a rank that has joined, or for a parameter that a rank did not use: they have no vote.
+// Zeros stand for a rank that has joined: it has no vote.
 TEST(CompressedHook, ARankOfZerosDoesNotVote) {
   for (const char* spec : {"sign_sgd", "sign:exchange=all_reduce"}) {
     const at::Tensor values = random_tensor({900}, 3);

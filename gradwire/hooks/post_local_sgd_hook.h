@@ -33,10 +33,11 @@ struct PostLocalSGDState {
 //
 // A rank sends the bytes of an all-reduce of the bucket over the group in use.
 //
-// Registering the hook is collective in `subgroup` too. The hook may run for several buckets at once: it uses
-// bucket.iteration(). (PyTorch's hook has a counter that the last bucket advances, and that stops at start_iteration.)
-// The state to save is "iteration", the number of the next iteration, so a resumed run does not begin with averages
-// over all ranks again. Throws InvalidArgument for a negative start_iteration and for a missing subgroup.
+// Registering the hook is collective in `subgroup` too. The hook may run for several buckets at once. It counts
+// iterations from the first one in which it runs. (PyTorch's hook has a counter that the last bucket advances, and that
+// stops at start_iteration.) The state to save is "iteration", the number of the next iteration, so a resumed run does
+// not begin with averages over all ranks again. Throws InvalidArgument for a negative start_iteration and for a missing
+// subgroup.
 std::shared_ptr<CommHook> make_post_local_sgd_hook(PostLocalSGDState state);
 
 }  // namespace gradwire

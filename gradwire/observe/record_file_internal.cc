@@ -288,6 +288,10 @@ void RecordFile::add_wait(const Span& wait, std::uint64_t step, const BucketTime
   finish(record);
 }
 
+void RecordFile::add_earlier_wait(const Span& wait, std::uint64_t step, std::uint64_t thread) noexcept {
+  finish(begin(RecordKind::averages, wait, step, place_of(nullptr, thread)));
+}
+
 void RecordFile::add(const ChoiceNote& note, std::uint64_t step, std::int64_t now) noexcept {
   Record& record = begin(RecordKind::choice, {now, now}, step, 0);
   auto& words = record.words;

@@ -46,6 +46,8 @@ class RecordFile {
   void add(const CallTimes& call, std::uint64_t step, const BucketTimes* bucket, std::uint64_t thread) noexcept;
   void add(const ChoiceNote& note, std::uint64_t step, std::int64_t now) noexcept;
   void add_wait(const Span& wait, std::uint64_t step, const BucketTimes* bucket, std::uint64_t thread) noexcept;
+  // A wait for averages that is not the step's last one.
+  void add_earlier_wait(const Span& wait, std::uint64_t step, std::uint64_t thread) noexcept;
   // A loss was told, for step `step`, which is under way or was the last that ended.
   void add_loss(double loss, std::uint64_t step, bool under_way, std::int64_t now) noexcept;
   void count_lost() noexcept { file().lost.fetch_add(1, std::memory_order_relaxed); }

@@ -23,7 +23,7 @@ inline constexpr std::size_t kRecords = 32768;
 inline constexpr std::size_t kRows = 2048;  // of the course; an even number
 inline constexpr std::size_t kNames = 48;
 
-enum class RecordKind : std::uint64_t { step = 1, bucket = 2, call = 3, wait = 4, loss = 5, choice = 6 };
+enum class RecordKind : std::uint64_t { step = 1, bucket = 2, call = 3, wait = 4, loss = 5, choice = 6, averages = 7 };
 
 // The details of a record of the kind `choice`: what the hook "auto" measured or chose.
 enum class ChoiceKind : std::uint64_t { hook_measured = 1, shape_measured = 2, chosen = 3 };

@@ -196,7 +196,11 @@ void Recorder::on_ddp(std::string_view point, const trace::Event& event) {
     step_.backward.begin = time;
     enter(Phase::backward, time);
   } else if (point == "wait" && step_.backward.begin != 0 && (has_waited || step_.wait.begin == 0)) {
-    if (has_waited) keep(step_.earlier_waits, step_.wait);
+    if (has_waited) {
+      keep(step_.earlier_waits, step_.wait);
+      if (file_) file_->add_earlier_wait(step_.wait, step_.number, own_thread());
+      step_.backward.end = step_.rest.begin = 0;
+    }
     step_.wait = {time, 0};
     enter(Phase::wait, time);
   } else if (point == "finished" && step_.wait.begin != 0 && !has_waited) {

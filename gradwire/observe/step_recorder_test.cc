@@ -262,6 +262,24 @@ TEST_F(StepRecorder, AMarkedStepMayHaveSeveralPasses) {
   EXPECT_EQ(in_child("", body), 0);
 }
 
+// As where a peer dies.
+TEST_F(StepRecorder, AStepMayEndWithinAFurtherWait) {
+  const auto body = [] {
+    record_steps();
+    begin_step();
+    take_step();
+    point("ddp.wait");
+    const auto begin = std::chrono::steady_clock::now();
+    while (std::chrono::steady_clock::now() - begin < std::chrono::milliseconds(2)) continue;
+    end_step();
+    const StepTotals totals = step_totals();
+    EXPECT_GE(totals.backward, 0);
+    EXPECT_GE(totals.wait, 2'000'000);
+    EXPECT_EQ(totals.forward + totals.backward + totals.wait + totals.rest, totals.whole);
+  };
+  EXPECT_EQ(in_child("", body), 0);
+}
+
 TEST_F(StepRecorder, ABucketThatBeganWhileNothingWasRecordedHasNoTime) {
   const auto body = [] {
     record_steps();
@@ -528,7 +546,7 @@ TEST_F(StepRecorder, BucketsAfterTheLastStepAreNoPartOfIt) {
     while (std::chrono::steady_clock::now().time_since_epoch().count() == end) continue;
     for (int iteration = 0; iteration < 3; ++iteration) {
       point("ddp.launch", 0, 0, {.bytes = 1 << 20});
-      reduce(0, -1, 1);
+      reduce(0, -1, 1);  // a rank that has joined passes neither ddp.wait nor ddp.finished
     }
     std::exit(0);
   };

@@ -54,7 +54,7 @@ class BackendGroup final : public CallGroup, public Closable, public DeviceStage
   void abort(const std::string& reason) override;
   void shutdown() override;
   bool is_open() const override;
-  void before_next_call(std::function<void()> copy) override;
+  void before_next_call(const Tensors& inputs, std::function<void()> copy) override;
 
  protected:
   std::string get_backend_name() const override { return backend_name_; }

@@ -133,7 +133,7 @@ void BackendGroup::in_turn(const char* operation, const PlainBody& body, const C
   if (!calls_.in_turn([&] { body(*channel, call); }, abort_all)) fail_shut_down(operation);
 }
 
-void BackendGroup::before_next_call(std::function<void()> copy) {
+void BackendGroup::before_next_call(const Tensors&, std::function<void()> copy) {
   calls_.before_next(std::move(copy), shared_from_this());
 }
 

@@ -20,10 +20,13 @@ namespace gradwire {
 // monitored_barrier, abort, shutdown, supports, multiplies_as_it_sums) keep their own virtuals.
 class CallGroup : public ProcessGroup {
  public:
-  // Runs `copy`, which copies the input of the call that comes next: when the collectives that were called before have
-  // ended on this rank, so that it reads what they wrote, and before the next call. `copy` must not throw. Default: at
-  // once, for groups whose calls end before they return, or in the order of streams.
-  virtual void before_next_call(std::function<void()> copy) { copy(); }
+  // Runs `copy`, which copies `inputs` on the CPU for the call that comes next: when the collectives that were called
+  // before, and that write there, have ended on this rank, so that it reads what they wrote, and before the next call.
+  // `copy` must not throw. Default: at once, for groups whose calls end before they return.
+  virtual void before_next_call(const Tensors& inputs, std::function<void()> copy) {
+    static_cast<void>(inputs);
+    copy();
+  }
 
  protected:
   using ProcessGroup::ProcessGroup;
@@ -90,9 +93,9 @@ class CallGroup : public ProcessGroup {
 };
 
 // As CallGroup::before_next_call(), for any group; at once for groups of other classes.
-inline void before_next_call(ProcessGroup& group, std::function<void()> copy) {
+inline void before_next_call(ProcessGroup& group, const Tensors& inputs, std::function<void()> copy) {
   auto* const calls = dynamic_cast<CallGroup*>(&group);
-  calls == nullptr ? copy() : calls->before_next_call(std::move(copy));
+  calls == nullptr ? copy() : calls->before_next_call(inputs, std::move(copy));
 }
 
 }  // namespace gradwire

@@ -45,6 +45,9 @@ class DeviceGroup final : public CallGroup, public Closable, public DeviceEngine
   void abort(const std::string& reason) override;
   void shutdown() override;
   bool is_open() const override;
+  void before_next_call(const Tensors& inputs, std::function<void()> copy) override {
+    gradwire::before_next_call(*cpu_, inputs, std::move(copy));
+  }
   void require_well() override;
 
  protected:

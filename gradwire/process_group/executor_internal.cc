@@ -11,7 +11,6 @@
 
 #include "gradwire/base/deadline.h"
 #include "gradwire/base/interrupt.h"
-#include "gradwire/base/thread_local.h"
 #include "gradwire/process_group/parked_threads_internal.h"
 
 namespace gradwire::internal {
@@ -111,22 +110,6 @@ struct Executor::Shared {
     return first + queue.size() - 1;
   }
 
-  // While it exists, this thread runs a task of `shared`.
-  class Frame {
-   public:
-    explicit Frame(Shared& shared) noexcept : shared_(shared), outer_(std::exchange(innermost, this)) {}
-    ~Frame() { innermost = outer_; }
-    Frame(const Frame&) = delete;
-    Frame& operator=(const Frame&) = delete;
-    Shared& shared() const noexcept { return shared_; }
-    Frame* outer() const noexcept { return outer_; }
-
-   private:
-    Shared& shared_;
-    Frame* const outer_;
-  };
-  static GRADWIRE_STATIC_THREAD_LOCAL Frame* innermost;
-
   // Runs the first task of the queue. The lock is open while it runs.
   void run_first(MutexLock& lock) GRADWIRE_REQUIRES(mutex) GRADWIRE_NO_THREAD_SAFETY_ANALYSIS {
     Task task = std::move(queue.front());
@@ -136,17 +119,12 @@ struct Executor::Shared {
     running = true;
     runner = std::this_thread::get_id();
     lock.unlock();
-    {
-      const Frame here(*this);
-      task();
-      task = nullptr;  // what it holds may be the last reference to something that comes back here
-    }
+    task();
+    task = nullptr;  // what it holds may be the last reference to something that comes back here
     lock.lock();
     if (!nested) stop_running();
   }
 };
-
-GRADWIRE_STATIC_THREAD_LOCAL Executor::Shared::Frame* Executor::Shared::innermost = nullptr;
 
 Executor::Executor(std::string name) : name_(std::move(name)), shared_(std::make_shared<Shared>()) {}
 
@@ -215,6 +193,12 @@ std::optional<Executor::Place> Executor::post(Task task, Start start) {
   return place;
 }
 
+bool Executor::Place::runs_here() const {
+  if (shared_ == nullptr || !owner_.is_current()) return false;
+  MutexLock lock(shared_->mutex);
+  return shared_->running_here();
+}
+
 void Executor::Place::help() const {
   if (shared_ == nullptr || !owner_.is_current()) return;
   MutexLock lock(shared_->mutex);
@@ -227,10 +211,7 @@ bool Executor::run_if_idle(const Task& task) {
   shared_->running = true;
   shared_->runner = std::this_thread::get_id();
   lock.unlock();
-  {
-    const Shared::Frame here(*shared_);
-    task();
-  }
+  task();
   lock.lock();
   shared_->stop_running();
   return true;
@@ -239,17 +220,6 @@ bool Executor::run_if_idle(const Task& task) {
 bool Executor::needs_worker() {
   MutexLock lock(shared_->mutex);
   return !shared_->closed && !shared_->running_here();
-}
-
-bool Executor::run_next_here() {
-  for (const Shared::Frame* frame = Shared::innermost; frame != nullptr; frame = frame->outer()) {
-    Shared& shared = frame->shared();
-    MutexLock lock(shared.mutex);
-    if (shared.queue.empty()) continue;
-    shared.run_first(lock);
-    return true;
-  }
-  return false;
 }
 
 bool Executor::run(const Task& task, const Task& on_interrupt) {

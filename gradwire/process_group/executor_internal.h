@@ -45,6 +45,8 @@ class Executor {
     // Runs the queue up to and including the task on the calling thread, if no task runs elsewhere: that is sooner than
     // the worker wakes. Otherwise, and where the task has run, does nothing; so it does in a forked child.
     void help() const;
+    // Whether this thread runs a task of the same queue: nobody else can run the tasks after it then.
+    bool runs_here() const;
 
    private:
     friend class Executor;
@@ -64,9 +66,8 @@ class Executor {
   // waits on: `on_interrupt` makes the tasks end soon. A null one: the wait is not interrupted.
   bool run(const Task& task, const Task& on_interrupt = nullptr);
 
-  // Where this thread runs a task: runs the next task of the queue of that task's executor, and returns true; false: no
-  // task is queued there. A task that waits for what one after it does would otherwise wait for itself.
-  static bool run_next_here();
+  // Runs `task` on this thread where no task is queued or running; false: it did not.
+  bool run_if_idle(const Task& task);
 
   // Refuses further tasks. Queued tasks still run.
   void close();
@@ -87,8 +88,6 @@ class Executor {
   void start_worker();
   // Whether a task that is queued now may need the worker: not where a task runs here, which runs the queue itself.
   bool needs_worker();
-  // Runs `task` on this thread where no task is queued or running; false: it did not.
-  bool run_if_idle(const Task& task);
 };
 
 }  // namespace gradwire::internal

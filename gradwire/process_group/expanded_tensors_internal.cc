@@ -23,8 +23,10 @@ bool any_expanded(const Tensors& tensors) {
 
 at::Tensor copied_in_turn(ProcessGroup& group, const at::Tensor& tensor) {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  // Calls on devices read their input at once, or in the order of streams.
+  if (!tensor.is_cpu()) return tensor.clone(at::MemoryFormat::Contiguous);
   const at::Tensor copy = at::empty(tensor.sizes(), tensor.options());
-  before_next_call(group, [tensor, copy] {
+  before_next_call(group, {tensor}, [tensor, copy] {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     copy.copy_(tensor);
   });

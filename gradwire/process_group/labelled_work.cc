@@ -45,6 +45,10 @@ bool LabelledWork::wait(Milliseconds timeout) {
 
 void LabelledWork::throw_late(Milliseconds timeout) const { internal::throw_late(label_, timeout); }
 
+void run_if_queued_here(Work& work) {
+  if (auto* const labelled = dynamic_cast<LabelledWork*>(&work)) labelled->run_if_queued_here();
+}
+
 CallLabel label_of(const Work& work) noexcept {
   const auto* labelled = dynamic_cast<const LabelledWork*>(&work);
   return labelled == nullptr ? CallLabel() : labelled->label();

@@ -68,6 +68,9 @@ class LabelledWork : public Work {
   explicit LabelledWork(const CallLabel& otherwise = {}) noexcept;
   bool wait(Milliseconds timeout) override;
   const CallLabel& label() const noexcept { return label_; }
+  // Where this thread runs a call of the group, as a then-callback does, and the call of this Work is queued behind it:
+  // runs the calls up to it. Who waits for it here would else wait for itself.
+  virtual void run_if_queued_here() {}
 
  protected:
   // Throws the TimeoutError of a wait that has waited `timeout`.
@@ -76,6 +79,9 @@ class LabelledWork : public Work {
  private:
   const CallLabel label_;
 };
+
+// As LabelledWork::run_if_queued_here(), for any Work.
+void run_if_queued_here(Work& work);
 
 // The label of `work`; a default label where its class has none.
 CallLabel label_of(const Work& work) noexcept;

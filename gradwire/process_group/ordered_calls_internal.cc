@@ -91,7 +91,11 @@ class PostedWork final : public LabelledWork {
     if (!future_->completed()) process_.require_current("this Work");
     const bool for_as_long_as_it_takes = timeout == kNoTimeout && interrupt_check() == nullptr;
     if (for_as_long_as_it_takes && !has_callbacks_.load(std::memory_order_relaxed)) place_.help();
+    run_if_queued_here();
     return LabelledWork::wait(timeout);
+  }
+  void run_if_queued_here() override {
+    if (!future_->completed() && place_.runs_here()) place_.help();
   }
 
  private:
@@ -164,7 +168,8 @@ std::shared_ptr<Work> OrderedCalls::post(const char* operation, Outputs outputs,
 
 void OrderedCalls::before_next(std::function<void()> copy, std::shared_ptr<void> owner) {
   if (!process_.is_current()) return;  // the call that comes is refused
-  if (!under_way()) return copy();
+  // Idle after the callbacks of the last call, which may write its result back.
+  if (executor_.run_if_idle(copy)) return;
   // When closed, the call that comes is refused.
   post(
       "copy", Outputs::list({}), [copy = std::move(copy)](const Outputs&) { copy(); }, std::move(owner),

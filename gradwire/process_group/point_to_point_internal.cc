@@ -338,8 +338,10 @@ void CompletionWatcher::take_over(const std::shared_ptr<PointToPointWork::State>
     MutexLock lock(state->mutex);
     if (state->ended || std::exchange(state->watched, true)) return;
   }
-  MutexLock lock(shared_->mutex);
-  shared_->states.push_back(state);
+  try {
+    add(state);
+  } catch (const ResourceError&) {  // no thread: stop() watches itself
+  }
 }
 
 void CompletionWatcher::add(std::shared_ptr<PointToPointWork::State> state) {

@@ -221,6 +221,69 @@ TEST_P(Groups, ACallReadsWhatTheCallsBeforeItWrote) {
   });
 }
 
+// A call of a hybrid group waits for calls of the groups below it, and no other call may begin within it.
+TEST_P(Groups, SeveralCallsUnderWayEndOneAfterTheOther) {
+  on_ranks(4, [](const std::shared_ptr<ProcessGroup>& group) {
+    for (int round = 0; round < 5; ++round) {
+      Tensors tensors;
+      std::vector<std::shared_ptr<Work>> works;
+      for (int call = 0; call < 6; ++call) {
+        tensors.push_back(at::full({call % 2 == 0 ? 1000 : 300'000}, static_cast<float>(call + 1)));
+        works.push_back(group->all_reduce({tensors.back()}));
+      }
+      for (const auto& work : works) work->wait();
+      for (int call = 0; call < 6; ++call)
+        EXPECT_TRUE(tensors[static_cast<std::size_t>(call)].eq(4 * (call + 1)).all().item<bool>()) << "call " << call;
+    }
+  });
+}
+
+// Rank 0's callback waits for another group's call. Its own group's next call needs rank 1, which waits for what the
+// callback does then.
+TEST_P(Groups, ACallbackThatWaitsForAnotherGroupDoesNotBeginTheNextCall) {
+  if (!callbacks_may_wait()) return;
+  on_ranks(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    const std::shared_ptr<ProcessGroup> other = group->dup();
+    const at::Tensor a = number(1), b = number(2), f = number(3), go = number(0);
+    if (group->rank() == 0) {
+      const auto of_other = other->all_reduce({f});
+      const auto first = group->all_reduce({a});
+      const Future chained = first->future()->then(
+          [&](c10::ivalue::Future&) {
+            of_other->wait();
+            other->send({go}, 1)->wait();
+            return c10::IValue(1);
+          },
+          c10::IntType::get());
+      const auto second = group->all_reduce({b});
+      chained->waitAndThrow();
+      second->wait();
+    } else {
+      group->all_reduce({a})->wait();
+      other->all_reduce({f})->wait();
+      other->recv({go}, 0)->wait();
+      group->all_reduce({b})->wait();
+    }
+    EXPECT_EQ(number_of(b), 4);
+    group->barrier()->wait();
+  });
+}
+
+// The result of the first is written back by a callback.
+TEST_P(Groups, AnExpandedTensorMayBeReducedAgainAtOnce) {
+  if (!callbacks_may_wait()) return;
+  on_ranks(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    for (int round = 0; round < 1000; ++round) {
+      const at::Tensor one = at::ones({1});
+      const auto first = group->all_reduce({one.expand({5})});
+      const auto second = group->all_reduce({one.expand({5})});
+      second->wait();
+      first->wait();
+      ASSERT_EQ(one.item<float>(), 4) << "round " << round;
+    }
+  });
+}
+
 // The Work of a send is held, and nobody waits for it.
 TEST_P(Groups, ShutdownWaitsForSendsWhoseWorksAreHeld) {
   on_ranks(2, [](const std::shared_ptr<ProcessGroup>& outside) {

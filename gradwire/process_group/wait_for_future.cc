@@ -7,7 +7,6 @@
 #include "gradwire/base/interrupt.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/strings.h"
-#include "gradwire/process_group/executor_internal.h"
 #include "gradwire/process_group/wait_for_future_internal.h"
 #include "gradwire/process_group/watched_call_internal.h"
 
@@ -87,9 +86,6 @@ class EndSignals {
 
 void wait_for(const Future& future, Milliseconds timeout, const CallLabel& label) {
   const WatchedWait watched(label.flight());
-  // A then-callback may wait for a call that this thread is to run next.
-  while (!future->completed() && Executor::run_next_here()) {
-  }
   if ((timeout != Work::kNoTimeout || interrupt_check() != nullptr) && !future->completed()) {
     const Deadline deadline = timeout == Work::kNoTimeout ? Deadline::never() : Deadline::after(timeout);
     const auto signal = EndSignals::instance().of(*future);

@@ -37,17 +37,25 @@ void append_tensors(const c10::IValue& value, std::vector<at::Tensor>& tensors) 
 
 class FutureWork final : public internal::LabelledWork {
  public:
-  FutureWork(Future future, std::shared_ptr<void> owner, const internal::CallLabel& label = {})
-      : LabelledWork(label), owner_(std::move(owner)), future_(std::move(future)) {}
+  using Works = std::vector<std::shared_ptr<Work>>;
+
+  // `parts`: the Works that it stands for.
+  FutureWork(Future future, std::shared_ptr<void> owner, Works parts = {}, const internal::CallLabel& label = {})
+      : LabelledWork(label), owner_(std::move(owner)), parts_(std::move(parts)), future_(std::move(future)) {}
   Future future() override { return future_; }
   bool wait(Milliseconds timeout) override {
     if (!future_->completed()) process_.require_current("this Work");
+    run_if_queued_here();
     return LabelledWork::wait(timeout);
+  }
+  void run_if_queued_here() override {
+    for (std::size_t i = 0; i < parts_.size() && !future_->completed(); ++i) internal::run_if_queued_here(*parts_[i]);
   }
 
  private:
-  const OwnerProcess process_;   // the thread that ends the call is there alone
-  std::shared_ptr<void> owner_;  // goes after the future
+  const OwnerProcess process_;         // the thread that ends the call is there alone
+  const std::shared_ptr<void> owner_;  // goes after the future, as the next
+  const Works parts_;
   Future future_;
 };
 
@@ -213,7 +221,7 @@ namespace {
 // A Work that keeps `work` alive, and stands for the same call where this thread makes none.
 std::shared_ptr<Work> labelled(Future future, std::shared_ptr<Work> work) {
   const CallLabel label = label_of(*work);
-  return std::make_shared<FutureWork>(std::move(future), std::move(work), label);
+  return std::make_shared<FutureWork>(std::move(future), nullptr, FutureWork::Works{std::move(work)}, label);
 }
 
 }  // namespace
@@ -293,8 +301,7 @@ std::shared_ptr<Work> work_of_all(std::vector<std::shared_ptr<Work>> works, Outp
     part->addCallback([state](c10::ivalue::Future&) { state->one_ended(); }, /*uses_future=*/on_device);
   }
   const CallLabel label = label_of(*works.front());
-  return std::make_shared<FutureWork>(state->whole,
-                                      std::make_shared<std::vector<std::shared_ptr<Work>>>(std::move(works)), label);
+  return std::make_shared<FutureWork>(state->whole, nullptr, std::move(works), label);
 }
 
 }  // namespace internal

@@ -59,6 +59,9 @@ class FaultInjectingGroup final : public CallGroup, public DeviceEngine, public 
   bool multiplies_as_it_sums() const override;
   bool stages_devices() const override;
   void require_well() override;
+  void before_next_call(const Tensors& inputs, std::function<void()> copy) override {
+    gradwire::before_next_call(*wrapped_, inputs, std::move(copy));
+  }
   void abort(const std::string& reason) override;
   void shutdown() override;
 

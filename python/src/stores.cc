@@ -23,7 +23,6 @@
 #include "gradwire/store/key_value_map_internal.h"
 #include "gradwire/store/prefix_store.h"
 #include "gradwire/store/secret.h"
-#include "gradwire/store/short_timeout_internal.h"
 #include "gradwire/store/tcp_store.h"
 
 namespace gradwire::python {
@@ -46,12 +45,17 @@ void raise_signals() {
 // How long a wait whose time is up asks the server what is missing.
 constexpr Milliseconds kLastQuestion{1000};
 
-// Those of `keys` that are not there. Throws what the store throws where its server does not answer.
+// Those of `keys` that are not there; all, where a server that stands still does not say so.
 Keys missing_of(Store& store, const Keys& keys) {
-  const store_internal::ShortTimeout brief(store, kLastQuestion);
+  const Deadline deadline = Deadline::after(kLastQuestion);
   Keys missing;
   for (const std::string& key : keys) {
-    if (!store.check(std::span(&key, 1))) missing.push_back(key);
+    try {
+      store.wait(std::span(&key, 1), Milliseconds(0));
+    } catch (const TimeoutError&) {
+      missing.push_back(key);
+    }
+    if (deadline.expired()) return keys;
   }
   return missing.empty() ? keys : missing;
 }
@@ -290,8 +294,10 @@ void barrier(Store& store, const std::string& key, std::int64_t world_size, std:
   try {
     wait_for(store, {complete}, limit, "barrier");
   } catch (const TimeoutError&) {
-    const store_internal::ShortTimeout brief(store, kLastQuestion);
-    const std::int64_t came = store.add(concat(key, "/came"), 0) - round * world_size;
+    // This caller's own count is there: where it is not seen, the server stands still.
+    const std::string count = concat(key, "/came");
+    store.wait(std::span(&count, 1), Milliseconds(0));
+    const std::int64_t came = store.add(count, 0) - round * world_size;
     if (came >= world_size) return;  // the last one came at that moment
     throw TimeoutError(concat("barrier timeout: after ", limit.count(), " ms ", came, " of ", world_size,
                               " callers had come to the barrier ", store_internal::quote(key),

@@ -15,7 +15,6 @@
 #include "gradwire/base/process_identity.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/store/prefix_store.h"
-#include "gradwire/store/short_timeout_internal.h"
 #include "gradwire/store/stored_number.h"
 
 namespace gradwire::internal {
@@ -25,8 +24,6 @@ constexpr Milliseconds kLook{200};
 constexpr int kRanksInALook = 16;
 // How long a rank stays for others to hear of a failure.
 constexpr Milliseconds kHearing{5000};
-// How long a rank that leaves tries to say so.
-constexpr Milliseconds kLastWord{1000};
 // How long the end of a process may take after its connections broke.
 constexpr Milliseconds kEnding{500};
 const std::string kOutcome = "outcome";
@@ -104,8 +101,9 @@ Membership::Membership(std::shared_ptr<Store> store, int rank, int world_size, M
 Membership::~Membership() {
   if (!owner_.is_current()) return;
   try {
-    // The server may stand still, as that of a host that was cut off.
-    const store_internal::ShortTimeout brief(*store_, kLastWord);
+    // The server may stand still, as that of a host that was cut off: then this looks in vain for a key that is there.
+    const std::string own = claim_key(rank_);
+    store_->wait(std::span(&own, 1), Milliseconds(0));
     store_->set(left_key(rank_), "1");
   } catch (const std::exception&) {  // the store went first; then nobody reads this either
   }

@@ -10,37 +10,30 @@
 #include "gradwire/base/error.h"
 #include "gradwire/base/interrupt.h"
 #include "gradwire/base/strings.h"
-#include "gradwire/store/short_timeout_internal.h"
 #include "gradwire/store/stored_number.h"
 
 namespace gradwire::ucx {
 namespace {
 
-// How long a rank that may be the last one waits for what the others said.
-constexpr Milliseconds kAllHaveSaid{1000};
-
 std::string address_key(int rank) { return concat("ucx/address/", rank); }
 std::string host_key(int rank) { return concat("ucx/host_of/", rank); }
 std::string ranks_key(const std::string& host) { return concat("ucx/ranks_on/", host); }
 
-// If all ranks have said their hosts: writes how many each host has.
-void conclude(Store& store, int size) {
+// If all ranks have said their hosts: writes how many each host has, and returns how many `host` has; else 0.
+int conclude(Store& store, int size, const std::string& host) {
   std::vector<std::string> said;
   for (int rank = 0; rank < size; ++rank) said.push_back(host_key(rank));
+  if (!store.check(said)) return 0;
   std::map<std::string, int> ranks_on;
-  try {
-    const store_internal::ShortTimeout brief(store, kAllHaveSaid);
-    for (const std::string& host : store.multi_get(said)) ++ranks_on[host];
-  } catch (const TimeoutError&) {
-    return;
-  }
+  for (const std::string& one : store.multi_get(said)) ++ranks_on[one];
   std::vector<std::string> keys;
   std::vector<std::string> values;
-  for (const auto& [host, ranks] : ranks_on) {
-    keys.push_back(ranks_key(host));
+  for (const auto& [one, ranks] : ranks_on) {
+    keys.push_back(ranks_key(one));
     values.push_back(std::to_string(ranks));
   }
   store.multi_set(keys, values);
+  return ranks_on[host];
 }
 
 }  // namespace
@@ -52,7 +45,9 @@ int count_ranks_on(const std::string& host, const BackendOptions& options, const
   const std::string here = ranks_key(host);
   // A store that did not get a reply may have counted a rank twice: what the ranks said decides, and the last one to
   // come counts as many or more.
-  if (store.add("ucx/count", 1) >= options.size) conclude(store, options.size);
+  if (store.add("ucx/count", 1) >= options.size) {
+    if (const int ranks = conclude(store, options.size, host); ranks > 0) return ranks;
+  }
   constexpr Milliseconds kLook{200};
   for (;;) {
     try {

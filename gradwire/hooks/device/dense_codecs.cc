@@ -193,8 +193,8 @@ class DeviceSign final : public DeviceCodec {
     if (count == 0) return no_values(bytes);
     const at::Tensor signs = unpack(bytes.narrow(0, 1, bytes.numel() - 1), 1, count).to(at::kFloat);
     const at::Tensor mark = bytes.narrow(0, 0, 1);
-    const at::Tensor known = at::where(at::eq(mark, 2), 0.0, 1 - 2 * signs);
-    return at::where(at::eq(mark, 1), kNan, known).to(at::kFloat);
+    const at::Tensor known = at::where(at::eq(mark, 2), 0.0, kNan);
+    return at::where(at::eq(mark, 0), 1 - 2 * signs, known).to(at::kFloat);
   }
 
  private:

@@ -102,10 +102,10 @@ std::exception_ptr C10dLedger::fail(const std::string& what, const std::exceptio
   return failure_;
 }
 
-void C10dLedger::add(const Future& future, std::function<void()> drive) {
+void C10dLedger::add(const Future& future, std::function<void()> drive, std::vector<at::Tensor> written) {
   MutexLock lock(mutex_);
   std::erase_if(open_, [](const Open& each) { return each.future->completed(); });
-  open_.push_back({future, std::move(drive)});
+  open_.push_back({future, std::move(drive), std::move(written)});
 }
 
 std::vector<C10dLedger::Open> C10dLedger::open() {
@@ -123,9 +123,14 @@ void C10dLedger::wait_all() {
   }
 }
 
-void C10dLedger::wait_for_collectives() {
+void C10dLedger::wait_for_writers(const std::vector<at::Tensor>& inputs) {
   for (const Open& each : open()) {
-    if (!each.drive) wait_for_end(each);
+    const auto is_read = [&](const at::Tensor& written) {
+      return std::any_of(inputs.begin(), inputs.end(), [&](const at::Tensor& input) {
+        return written.defined() && input.defined() && written.is_alias_of(input);
+      });
+    };
+    if (std::any_of(each.written.begin(), each.written.end(), is_read)) wait_for_end(each);
   }
 }
 
@@ -163,7 +168,7 @@ std::shared_ptr<Work> follow_call(std::string what, const std::shared_ptr<C10dLe
   call->outputs = std::move(outputs);
   call->future = c10::make_intrusive<c10::ivalue::Future>(call->outputs.type());
   call->left = futures.size();
-  ledger->add(call->future);
+  ledger->add(call->future, nullptr, call->outputs.flattened());
   const Future whole = call->future;
   for (const Future& future : futures)
     future->addCallback([call](c10::ivalue::Future&) { call->one_ended(); }, /*uses_future=*/false);

@@ -35,18 +35,20 @@ class C10dLedger {
 
   // Adds a future that completes with its call, or with the error of end_all(). `drive`: wait_all() calls it for a call
   // that no other thread ends.
-  void add(const Future& future, std::function<void()> drive = nullptr);
+  // `written`: the tensors that a collective writes into.
+  void add(const Future& future, std::function<void()> drive = nullptr, std::vector<at::Tensor> written = {});
   std::size_t under_way();
   // Waits until all calls have ended. Throws AbortedError when this thread is interrupted (gradwire/base/interrupt.h).
   void wait_all();
-  // The same, but does not wait for messages.
-  void wait_for_collectives();
+  // The same, but waits only for calls that write into memory of `inputs`.
+  void wait_for_writers(const std::vector<at::Tensor>& inputs);
   void end_all(const std::exception_ptr& error);
 
  private:
   struct Open {
     Future future;
     std::function<void()> drive;
+    std::vector<at::Tensor> written;
   };
   std::vector<Open> open();
   static void wait_for_end(const Open& call);

@@ -126,7 +126,7 @@ class GroupOverC10d::Launch {
   Prepared copied_in_turn(const at::Tensor& source, const Prepare& prepare) const {
     Prepared prepared = prepare();
     if (prepared.memory.is_alias_of(source) || group_.ledger_->under_way() == 0) return prepared;
-    group_.before_next_call([&] { prepared = prepare(); });
+    group_.before_next_call({source}, [&] { prepared = prepare(); });
     return prepared;
   }
   at::Tensor keep(Prepared prepared) {
@@ -268,7 +268,7 @@ std::shared_ptr<Work> GroupOverC10d::run(ReduceScatterCall& given) {
   std::vector<std::shared_ptr<Work>> works;
   for (std::size_t i = 0; i < given.outputs.size(); ++i) {
     at::Tensor whole;
-    before_next_call([&] {
+    before_next_call(given.inputs[i], [&] {
       Tensors rows;
       for (const at::Tensor& input : given.inputs[i]) rows.push_back(input.reshape({-1}));
       whole = at::cat(rows);
@@ -321,7 +321,7 @@ std::shared_ptr<Work> GroupOverC10d::all_to_all_in_one(const Tensors& outputs, c
   }
   for (const at::Tensor& input : inputs) from_splits.push_back(input.numel());
   at::Tensor from;
-  before_next_call([&] {
+  before_next_call(inputs, [&] {
     Tensors rows;
     for (const at::Tensor& input : inputs) rows.push_back(input.detach().reshape({-1}));
     from = at::cat(rows);

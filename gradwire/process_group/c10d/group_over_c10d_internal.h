@@ -53,7 +53,7 @@ class GroupOverC10d final : public CallGroup, public Closable, public DeviceEngi
   void abort(const std::string& reason) override;
   void shutdown() override;
   bool is_open() const override;
-  void before_next_call(std::function<void()> copy) override;
+  void before_next_call(const Tensors& inputs, std::function<void()> copy) override;
   void require_well() override;
   bool stages_devices() const override { return traits_.is_gloo; }
 

@@ -193,9 +193,16 @@ void GroupOverC10d::abort(const std::string& reason) {
 
 // The engine has no turn for a copy. A callback of the engine's runs on the thread that ends the calls, and must not
 // wait.
-void GroupOverC10d::before_next_call(std::function<void()> copy) {
+void GroupOverC10d::before_next_call(const Tensors& inputs, std::function<void()> copy) {
   if (!owner_.is_current()) return;  // the call that comes is refused
-  if (!in_engine_callback()) ledger_->wait_for_collectives();
+  if (!in_engine_callback()) {
+    try {
+      ledger_->wait_for_writers(inputs);
+    } catch (const AbortedError&) {
+      abort(kInterrupted);
+      throw;
+    }
+  }
   copy();
 }
 

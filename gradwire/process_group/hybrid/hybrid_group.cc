@@ -335,7 +335,7 @@ void HybridGroup::in_turn(const char* operation, const Body& body) {
   ordered(operation, options, internal::Outputs::list({}), body)->wait();
 }
 
-void HybridGroup::before_next_call(std::function<void()> copy) {
+void HybridGroup::before_next_call(const Tensors&, std::function<void()> copy) {
   calls_->before_next(std::move(copy), shared_from_this());
 }
 

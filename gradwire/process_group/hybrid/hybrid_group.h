@@ -80,7 +80,7 @@ class HybridGroup final : public CallGroup, public Closable, public DeviceStager
   void abort(const std::string& reason) override;
   void shutdown() override;
   bool is_open() const override;
-  void before_next_call(std::function<void()> copy) override;
+  void before_next_call(const Tensors& inputs, std::function<void()> copy) override;
 
  protected:
   std::string get_backend_name() const override { return "hybrid"; }

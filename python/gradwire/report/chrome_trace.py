@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from .lines import ReportError
 from .choice_sections import choice_text
 from .record_sections import clock
-from .recorded import BUCKET, CALL, CHOSEN, LOSS, STEP, WAIT, Event, RankRecord
+from .recorded import AVERAGES, BUCKET, CALL, CHOSEN, LOSS, STEP, WAIT, Event, RankRecord
 
 if TYPE_CHECKING:
     from .page import Job
@@ -29,8 +29,10 @@ def process_of(rank: int) -> int:
     return rank + 1
 
 
-def lane_thread(lane: int) -> int:
-    return TRAINING + 1 + lane
+def lane_rows(record: RankRecord) -> dict[tuple[int, int], int]:
+    """The row of each lane's thread: two DistributedDataParallel have lanes of one number."""
+    lanes = {(event.lane, event.thread) for event in record.events if event.bucket is not None and event.lane >= 0}
+    return {lane: TRAINING + 1 + row for row, lane in enumerate(sorted(lanes))}
 
 
 def nanoseconds(seconds: float) -> int:
@@ -58,9 +60,9 @@ def named(kind: str, rank: int, thread: int, **facts: Any) -> TraceEvent:
     return {"ph": "M", "name": kind, "pid": process_of(rank), "tid": thread, "args": facts}
 
 
-def thread_of(event: Event, training: set[int]) -> int:
+def thread_of(event: Event, training: set[int], lanes: dict[tuple[int, int], int]) -> int:
     if event.bucket is not None:
-        return lane_thread(event.lane)
+        return lanes.get((event.lane, event.thread), TRAINING)
     return TRAINING if event.thread in training or not training else event.thread
 
 
@@ -78,11 +80,12 @@ def events_of_rank(record: RankRecord, offset: float) -> Iterator[TraceEvent]:
     yield named("process_name", rank, TRAINING, name=f"rank {rank} ({record.host})")
     yield named("process_sort_index", rank, TRAINING, sort_index=rank)
     yield named("thread_name", rank, TRAINING, name="training thread")
-    for lane in sorted({event.lane for event in record.events if event.bucket is not None and event.lane >= 0}):
-        yield named("thread_name", rank, lane_thread(lane), name=f"lane {lane}")
+    lanes = lane_rows(record)
+    for (lane, _), row in lanes.items():
+        yield named("thread_name", rank, row, name=f"lane {lane}")
     training = {event.thread for event in record.events if event.kind == STEP}
     for event in record.events:
-        thread, begin, end = thread_of(event, training), event.begin + offset, event.end + offset
+        thread, begin, end = thread_of(event, training, lanes), event.begin + offset, event.end + offset
         where = {"step": event.step} if event.bucket is None else {"step": event.step, "bucket": event.bucket}
         if event.kind == STEP:
             yield from events_of_step(rank, event, offset)
@@ -98,6 +101,8 @@ def events_of_rank(record: RankRecord, offset: float) -> Iterator[TraceEvent]:
             yield complete(f"bucket {event.bucket}: {event.name}", "bucket", rank, thread, begin, until, **facts)
         elif event.kind == CALL:
             yield complete(event.name, "collective", rank, thread, begin, end, bytes=event.bytes, sent=event.sent, **where)
+        elif event.kind == AVERAGES:
+            yield complete(PHASES[2], "phase", rank, TRAINING, begin, end, step=event.step)
         elif event.kind == WAIT:
             yield complete("wait for a call", "wait", rank, thread, begin, end, **where)
         elif event.kind == LOSS and math.isfinite(event.loss):

@@ -96,7 +96,7 @@ def draw_step(ranks: Sequence[RankRecord]) -> str | None:
     begin = min(event.begin for _, event in events)
     rows: list[tuple[str, Sequence[Block]]] = []
     for rank, event in events:
-        rows.append((f"rank {rank.rank}", blocks_of(event, begin)))
+        rows.append((f"rank {rank.rank}", blocks_of(rank, event, begin)))
         offset = clock(rank, shown) - begin
         buckets = [each for each in rank.of_kind(BUCKET) if each.step == event.step]
         rows.append(
@@ -108,6 +108,7 @@ def draw_step(ranks: Sequence[RankRecord]) -> str | None:
     add_legend(svg, [*((COLOURS[colour], words) for colour, words in PHASES), (COLOURS["hook"], "bucket on its way")], TITLE)
     height = float(TITLE + LEGEND)
     height += add_gantt(svg, rows, max(event.end for _, event in events) - begin, height + 4)
+    height += add_words(svg, left_out([rank for rank in ranks if rank.total.steps], shown), height)
     return finished(svg, height)
 
 
@@ -159,8 +160,8 @@ def draw_choices(ranks: Sequence[RankRecord]) -> str | None:
 
 def draw_hang(ranks: Sequence[FlightRank]) -> str | None:
     """The last calls of each rank. A call that has not ended reaches to the right edge."""
-    shown = unlike_others(last_calls(ranks, SHOWN_CALLS), SHOWN_RANKS)
-    length, rows = rows_of(shown)
+    shown = unlike_others(ranks, SHOWN_RANKS)
+    length, rows = rows_of(last_calls(shown, SHOWN_CALLS))
     if not rows:
         return None
     svg = new_picture("Who hangs: the last calls of each rank")

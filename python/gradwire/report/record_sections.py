@@ -13,7 +13,7 @@ from .charts import NARROW, WIDE, Bar, Block, Curve, Labels, Piece, add_bars, ad
 from .choice_sections import add_choices
 from .elements import Element, add, add_legend, add_table
 from .lines import Span
-from .recorded import BUCKET, CALL, LOSS, STEP, WAIT, Event, RankRecord, Row
+from .recorded import AVERAGES, BUCKET, CALL, LOSS, STEP, WAIT, Event, RankRecord, Row
 from .run_sections import COLOURS, PARTS, add_timeline_details, block, colour_of, pieces_of, section, split_text
 from .runs import Bucket, Split, Timeline
 from .text import count_of, human_bytes, human_seconds, plain
@@ -309,7 +309,7 @@ def steps_of(rank: RankRecord) -> dict[int, Event]:
     return {step: event for step, event in steps.items() if step > oldest or step == 0}
 
 
-def blocks_of(event: Event, origin: float) -> list[Block]:
+def blocks_of(rank: RankRecord, event: Event, origin: float) -> list[Block]:
     forward, backward, wait, end = event.times
     limits = (
         ("forward", "forward", forward, backward or event.end),
@@ -317,7 +317,10 @@ def blocks_of(event: Event, origin: float) -> list[Block]:
         ("wait", "waiting for buckets", wait, end),
         ("optimizer", "rest", end, event.end),
     )
-    return [block(colour, name, begin - origin, until - origin) for colour, name, begin, until in limits if begin > 0]
+    blocks = [block(colour, name, begin - origin, until - origin) for colour, name, begin, until in limits if begin > 0]
+    # Over the backward pass, in which they lie.
+    earlier = [each for each in rank.of_kind(AVERAGES) if each.step == event.step]
+    return blocks + [block("wait", "waiting for buckets", each.begin - origin, each.end - origin) for each in earlier]
 
 
 def timeline_of(rank: RankRecord, event: Event) -> Timeline:
@@ -325,6 +328,11 @@ def timeline_of(rank: RankRecord, event: Event) -> Timeline:
 
     def span(begin: float, end: float) -> Span:
         return Span(begin - origin, max(begin, end) - origin) if begin > 0 else Span(0, 0)
+
+    def is_within(call: Event, bucket: Event) -> bool:
+        # Two DistributedDataParallel have buckets of one number, and lanes of one number with threads of their own.
+        elsewhere = bucket.lane >= 0 and call.thread != bucket.thread
+        return call.bucket == bucket.bucket and not elsewhere and bucket.begin <= call.begin <= bucket.end
 
     forward, backward, wait, end = event.times
     calls = [each for each in rank.of_kind(CALL) if each.step == event.step and each.bucket is not None]
@@ -334,7 +342,7 @@ def timeline_of(rank: RankRecord, event: Event) -> Timeline:
             each.sent,
             each.times[0] - origin,
             span(each.begin, each.end),
-            [span(call.begin, call.end) for call in calls if call.bucket == each.bucket and each.begin <= call.begin <= each.end],
+            [span(call.begin, call.end) for call in calls if is_within(call, each)],
         )
         for each in rank.of_kind(BUCKET)
         if each.step == event.step
@@ -401,7 +409,7 @@ def add_last_steps(main: Element, ranks: Sequence[RankRecord]) -> None:
     shown = list(zip(ranks, last))[: 2 * SHOWN_RANKS]
     begin = min(event.begin for _, event in shown)
     end = max(event.end for _, event in shown)
-    add_gantt(part, end - begin, [(f"rank {rank.rank}", blocks_of(event, begin)) for rank, event in shown], human_seconds)
+    add_gantt(part, end - begin, [(f"rank {rank.rank}", blocks_of(rank, event, begin)) for rank, event in shown], human_seconds)
     add(part, "p", numbers_text(ranks, last), class_="note")
     for at, rank in list(enumerate(ranks))[:SHOWN_RANKS]:
         own = steps_of(rank)

@@ -20,7 +20,7 @@ HEADER = 8192
 RECORD_BYTES = 96
 ROW_BYTES = 128
 FILE_BYTES = HEADER + 2 * ROWS * ROW_BYTES + RECORDS * RECORD_BYTES
-STEP, BUCKET, CALL, WAIT, LOSS, CHOICE = 1, 2, 3, 4, 5, 6
+STEP, BUCKET, CALL, WAIT, LOSS, CHOICE, AVERAGES = 1, 2, 3, 4, 5, 6, 7
 VERSION = 88  # where the version of the sums lies
 NO_LOSS = 0x7FF8000000000000  # the word of a loss that was not told
 ATTEMPTS = 50  # to read a file that its rank writes
@@ -36,7 +36,7 @@ PHASES = ("nothing", "forward", "backward", "wait", "rest")
 class Event:
     """Something that ended, from `begin` to `end` in seconds of the rank's clock."""
 
-    kind: int  # STEP, BUCKET, CALL, WAIT or LOSS
+    kind: int  # STEP, BUCKET, CALL, WAIT, LOSS or AVERAGES: a wait for them before the last one of the step
     begin: float
     end: float
     step: int
