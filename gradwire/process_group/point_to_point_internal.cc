@@ -80,7 +80,8 @@ struct PointToPointWork::State {
     std::chrono::microseconds pause = kFirstPause;
     while (!ready()) {
       if (until.expired()) return false;
-      throw_if_interrupted(concat(name(), ": wait(): the message goes on"));
+      if (const InterruptCheck check = interrupt_check(); check != nullptr && check())
+        throw AbortedError(concat(name(), ": wait(): interrupted on this rank; the message goes on"));
       MutexLock lock(mutex);
       if (ended) return true;
       changed.wait_until(lock, std::min(until.point(), Deadline::Clock::now() + pause));
@@ -165,11 +166,9 @@ struct PointToPointWork::State {
 };
 
 struct CompletionWatcher::Shared {
-  using States = std::vector<std::shared_ptr<PointToPointWork::State>>;
-
   Mutex mutex;
   ConditionVariable changed;
-  States states GRADWIRE_GUARDED_BY(mutex);
+  std::vector<std::shared_ptr<PointToPointWork::State>> states GRADWIRE_GUARDED_BY(mutex);
   // Of sends whose Works are held. Those that have gone are taken out now and then.
   std::vector<std::weak_ptr<PointToPointWork::State>> sends GRADWIRE_GUARDED_BY(mutex);
   std::size_t sweep_at GRADWIRE_GUARDED_BY(mutex) = 64;
@@ -199,11 +198,10 @@ PointToPointWork::~PointToPointWork() {
     if (state_->ended || state_->watched) return;
     state_->watched = true;
   }
-  const std::string what = state_->what();
   try {
-    watcher_->add(std::move(state_));
+    watcher_->add(state_);
   } catch (const std::exception& error) {  // no thread: the next message that is watched, or the group's end, is for it
-    log::warn(concat(what, ": nobody watches this message until the group's next one: ", describe(error)));
+    log::warn(concat(state_->what(), ": nobody watches this message until the group's next one: ", describe(error)));
   }
 }
 
