@@ -13,6 +13,7 @@
 
 #include "gradwire/base/dtype.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/observe/flight_recorder.h"
 #include "launch/launch_error.h"
 
 namespace gradwire::launch {
