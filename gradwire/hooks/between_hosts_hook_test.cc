@@ -212,6 +212,19 @@ TEST(BetweenHostsHook, TraitsAndMemoryAreTheInnerHooks) {
 }
 
 // Elastic training asks this, and no name tells it: a hook of the registry has the identity of the hook that it wraps.
+// The hosts that count are those of the group that the hook goes through.
+TEST(FirstRankMemory, IsAskedOfTheHooksOwnGroup) {
+  run_ranks({"threads"}, 4, [&](int rank, const std::shared_ptr<ProcessGroup>& flat) {
+    const auto whole = test_support::on_hosts(flat, "0011");
+    const std::shared_ptr<ProcessGroup> of_one_host = flat->split(rank / 2);
+    const std::shared_ptr<ProcessGroup> over_hosts = test_support::on_hosts(flat->split(rank % 2), "01");
+    EXPECT_EQ(has_memory(*make_hook("int8"), *whole), rank % 2 == 0);
+    EXPECT_TRUE(has_memory(*make_hook("int8", of_one_host), *whole));
+    EXPECT_TRUE(has_memory(*make_hook("int8", over_hosts), *flat)) << "each is the first of its host there";
+    flat->barrier()->wait();
+  });
+}
+
 TEST(FirstRankMemory, IsSaidOfEachHookThatMayRunBetweenHosts) {
   const auto sgd = [](const std::string&, const at::Tensor& parameter) {
     return std::make_unique<torch::optim::SGD>(std::vector{parameter}, torch::optim::SGDOptions(0.1));

@@ -509,6 +509,13 @@ TEST(ZeroErrors, RanksThatDifferAllThrow) {
       error = error_of([&] { const ZeroRedundancyOptimizer zero(parameters, adam_factory(), zero_options(group)); });
       EXPECT_NE(error.find("9 parameters"), std::string::npos) << error;
       EXPECT_NE(error.find("on rank 2"), std::string::npos) << error;
+      // In other places of memory, the same values would be other parameters' states.
+      at::Tensor matrix = at::zeros({4, 3});
+      if (rank == 1) matrix = at::zeros({3, 4}).t();
+      error = error_of([&] {
+        const ZeroRedundancyOptimizer zero({matrix.set_requires_grad(true)}, adam_factory(), zero_options(group, true));
+      });
+      EXPECT_NE(error.find("strides"), std::string::npos) << error;
       parameters = many_parameters();
       error = error_of(
           [&] { const ZeroRedundancyOptimizer zero(parameters, adam_factory(), zero_options(group, rank == 1)); });
