@@ -60,8 +60,8 @@ class FileStore final : public Store {
   // Throws StoreError when the file was removed or replaced.
   std::shared_ptr<Store> clone() override;
 
-  // For clone().
   class Impl;
+  // For clone(): no other code can make an Impl.
   explicit FileStore(std::unique_ptr<Impl> impl);
 
  private:
