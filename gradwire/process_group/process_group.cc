@@ -22,7 +22,6 @@
 #include "gradwire/base/call_name.h"
 #include "gradwire/base/deadline.h"
 #include "gradwire/base/strings.h"
-#include "gradwire/process_group/call_group.h"
 #include "gradwire/process_group/complex_half_internal.h"
 #include "gradwire/process_group/expanded_tensors_internal.h"
 #include "gradwire/process_group/given_outputs_internal.h"

@@ -123,14 +123,23 @@ void C10dLedger::wait_all() {
   }
 }
 
+bool C10dLedger::writes_into(const Open& call, const std::vector<at::Tensor>& inputs) {
+  return std::any_of(call.written.begin(), call.written.end(), [&](const at::Tensor& written) {
+    return std::any_of(inputs.begin(), inputs.end(), [&](const at::Tensor& input) {
+      return written.defined() && input.defined() && written.is_alias_of(input);
+    });
+  });
+}
+
+bool C10dLedger::has_writer_of(const std::vector<at::Tensor>& inputs) {
+  MutexLock lock(mutex_);
+  return std::any_of(open_.begin(), open_.end(),
+                     [&](const Open& each) { return !each.future->completed() && writes_into(each, inputs); });
+}
+
 void C10dLedger::wait_for_writers(const std::vector<at::Tensor>& inputs) {
   for (const Open& each : open()) {
-    const auto is_read = [&](const at::Tensor& written) {
-      return std::any_of(inputs.begin(), inputs.end(), [&](const at::Tensor& input) {
-        return written.defined() && input.defined() && written.is_alias_of(input);
-      });
-    };
-    if (std::any_of(each.written.begin(), each.written.end(), is_read)) wait_for_end(each);
+    if (writes_into(each, inputs)) wait_for_end(each);
   }
 }
 

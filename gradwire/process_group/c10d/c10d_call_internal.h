@@ -40,7 +40,9 @@ class C10dLedger {
   std::size_t under_way();
   // Waits until all calls have ended. Throws AbortedError when this thread is interrupted (gradwire/base/interrupt.h).
   void wait_all();
-  // The same, but waits only for calls that write into memory of `inputs`.
+  // Whether a call that has not ended writes into memory of one of `inputs`.
+  bool has_writer_of(const std::vector<at::Tensor>& inputs);
+  // As wait_all(), but waits only for calls that write into memory of `inputs`.
   void wait_for_writers(const std::vector<at::Tensor>& inputs);
   void end_all(const std::exception_ptr& error);
 
@@ -51,6 +53,7 @@ class C10dLedger {
     std::vector<at::Tensor> written;
   };
   std::vector<Open> open();
+  static bool writes_into(const Open& call, const std::vector<at::Tensor>& inputs);
   static void wait_for_end(const Open& call);
 
   const Explain explain_;

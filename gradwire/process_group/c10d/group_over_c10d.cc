@@ -124,8 +124,10 @@ class GroupOverC10d::Launch {
   // What `prepare` makes of `source`: copied, where it is copied, when the group's earlier calls have written there.
   template <class Prepare>
   Prepared copied_in_turn(const at::Tensor& source, const Prepare& prepare) const {
+    // Asked first: a call that ends while `prepare` copies may write after the copy has passed.
+    const bool is_written = group_.ledger_->has_writer_of({source});
     Prepared prepared = prepare();
-    if (prepared.memory.is_alias_of(source) || group_.ledger_->under_way() == 0) return prepared;
+    if (prepared.memory.is_alias_of(source) || !is_written) return prepared;
     group_.before_next_call({source}, [&] { prepared = prepare(); });
     return prepared;
   }
