@@ -24,8 +24,8 @@ inline bool memory_lies_with_first_ranks(const CommHook& hook) {
 }
 
 // Whether this rank has what `hook` remembers after an iteration over `group`, or over the group that the hook was made
-// with. The memory of a rank without it counts
-// for nothing when memories of ranks are averaged. Call it between iterations. Thread-safe for different hooks.
+// with. The memory of a rank without it counts for nothing when memories of ranks are averaged. Call it between
+// iterations. Thread-safe for different hooks.
 bool has_memory(const CommHook& hook, const ProcessGroup& group);
 
 }  // namespace gradwire

@@ -20,8 +20,6 @@
 #include "gradwire/hooks/power_sgd.h"
 #include "gradwire/hooks/quantization_hooks.h"
 #include "gradwire/hooks/wrapper_internal.h"
-#include "gradwire/process_group/changing_ranks.h"
-#include "gradwire/process_group/hybrid/hosts_of.h"
 
 namespace gradwire {
 namespace {

@@ -6,7 +6,7 @@
 // and outlives the rank, also after kill -9), "off" switches the recorder off, and without the variable the records lie
 // in private memory, for a debugger. The file's folder is made. Where the file cannot be used, the records lie in
 // private memory too, and a warning says why, but for a file that another process has locked: a rank's child has the
-// rank's variable.
+// rank's variable. Nor is there a warning where the name is that of a device or a pipe, such as /dev/null.
 //
 // Cost: a call writes one record of 128 bytes, reads the clock twice and makes two atomic changes. Nothing is locked.
 // In a forked child nothing is recorded. No function here throws; where there is no room, a call is not recorded.

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The gradwire authors
 # SPDX-License-Identifier: Apache-2.0
-"""Where the ranks of a group meet that a launcher of PyTorch's may start again, in a store that lives longer than they do."""
+"""Where ranks that a launcher of PyTorch's may start again meet, in a store that outlives them."""
 from __future__ import annotations
 
 import os
@@ -15,9 +15,10 @@ __all__ = ["agree_on_attempt"]
 def agree_on_attempt(store: Any, rank: int, size: int, timeout: timedelta) -> str:
     """A word for this start of the ranks: the same on all of them, and another one after each start.
 
-    On one host, that is TORCHELASTIC_RESTART_COUNT. Agents of several hosts count differently: an agent does not count a
-    restart whose reason was on another host, and none of them counts one because a host came. There, rank 0 makes the word. Each other rank asks for it with a word of its
-    own, as the store may hold answers to ranks of an earlier start, and confirms that it has read the answer.
+    On one host, that is TORCHELASTIC_RESTART_COUNT. Agents of several hosts count differently: an agent does not count
+    a restart whose reason was on another host, and none of them counts one because a host came. There, rank 0 makes the
+    word. Each other rank asks for it with a word of its own, as the store may hold answers to ranks of an earlier start,
+    and confirms that it has read the answer.
 
     store: torch.distributed's, for this group alone but for earlier starts. Raises TimeoutError.
     """

@@ -129,7 +129,7 @@ bool Membership::join(Store& store, int world_size, Milliseconds timeout) {
     // Rank 0, whose process serves the store, died.
     if (has_ended(server_)) {
       throw PeerError(concat("rendezvous: rank 0 (", describe_process(server_),
-                             ") ended while the others waited for all ", "to be there, and the store with it"),
+                             ") ended while the others waited for all to be there, and the store with it"),
                       {0});
     }
     throw;
