@@ -193,13 +193,8 @@ PointToPointWork::~PointToPointWork() {
     static_cast<void>(std::make_unique<std::shared_ptr<State>>(std::move(state_)).release());
     return;
   }
-  {
-    MutexLock lock(state_->mutex);
-    if (state_->ended || state_->watched) return;
-    state_->watched = true;
-  }
   try {
-    watcher_->add(state_);
+    watcher_->take_over(state_);
   } catch (const std::exception& error) {  // no thread: the next message that is watched, or the group's end, is for it
     log::warn(concat(state_->what(), ": nobody watches this message until the group's next one: ", describe(error)));
   }
@@ -296,7 +291,12 @@ bool CompletionWatcher::stop(bool drain, const std::string& reason) {
     sends = std::exchange(shared_->sends, {});
   }
   for (const auto& send : sends) {
-    if (const auto state = send.lock()) take_over(state);
+    const auto state = send.lock();
+    if (!state) continue;
+    try {
+      take_over(state);
+    } catch (const ResourceError&) {  // no thread: the calling thread watches, below
+    }
   }
   bool runs_here = false;
   bool interrupted = false;
@@ -336,10 +336,7 @@ void CompletionWatcher::take_over(const std::shared_ptr<PointToPointWork::State>
     MutexLock lock(state->mutex);
     if (state->ended || std::exchange(state->watched, true)) return;
   }
-  try {
-    add(state);
-  } catch (const ResourceError&) {  // no thread: stop() watches itself
-  }
+  add(state);
 }
 
 void CompletionWatcher::add(std::shared_ptr<PointToPointWork::State> state) {

@@ -78,7 +78,7 @@ class CompletionWatcher {
   static void watch(Shared& shared);
   void note_send(const std::shared_ptr<PointToPointWork::State>& state);
   void add(std::shared_ptr<PointToPointWork::State> state);
-  // Watches a message of a Work that is held.
+  // Watches a message that has not ended and is not watched. Throws ResourceError where no thread can be had.
   void take_over(const std::shared_ptr<PointToPointWork::State>& state);
 
   const OwnerProcess owner_;
