@@ -34,8 +34,9 @@ if(NOT SKBUILD AND ((CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER
 endif()
 option(GRADWIRE_WERROR "A warning is an error; by default with the compilers that the project is checked with" ${gradwire_is_checked})
 # No contraction: a fused multiply-add rounds once where the reference rounds twice, and bits would depend on the compiler.
+# No interposition, and no jumps by way of a table: they were a fifth of a small call.
 target_compile_options(gradwire_flags INTERFACE
-  -Wall -Wextra $<$<BOOL:${GRADWIRE_WERROR}>:-Werror> -ffp-contract=off -fno-math-errno)
+  -Wall -Wextra $<$<BOOL:${GRADWIRE_WERROR}>:-Werror> -ffp-contract=off -fno-math-errno -fno-semantic-interposition -fno-plt)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
   target_compile_options(gradwire_flags INTERFACE -Wthread-safety)
 endif()

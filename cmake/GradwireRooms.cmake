@@ -80,6 +80,8 @@ function(gradwire_library LAYER)
     endif()
   endif()
   set_target_properties(${target} PROPERTIES LINKER_LANGUAGE CXX)
+  # A library calls its own functions, whatever the program defines.
+  target_link_options(${target} PRIVATE "LINKER:-Bsymbolic-functions")
   gradwire_hide_bundled_names(${target})
   if(NOT SKBUILD)  # a wheel holds no links, so each name would be a copy
     set_target_properties(${target} PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR})
