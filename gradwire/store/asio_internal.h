@@ -13,6 +13,7 @@
 #include <cstddef>
 
 #include <asio.hpp>
+#include <system_error>
 
 // For classes that hold Asio's objects. Their symbols cannot be more visible than those of Asio.
 #define GRADWIRE_HIDDEN __attribute__((visibility("hidden")))
@@ -23,6 +24,12 @@ namespace gradwire::store_internal {
 template <class Socket>
 void close_on_exec(Socket& socket) {
   static_cast<void>(::fcntl(socket.native_handle(), F_SETFD, FD_CLOEXEC));
+}
+
+// Whether the machine, not the network, refused: a later try meets the same limit.
+inline bool is_refusal_of_machine(const asio::error_code& error) {
+  return error == std::errc::too_many_files_open || error == std::errc::too_many_files_open_in_system ||
+         error == std::errc::no_buffer_space || error == std::errc::not_enough_memory;
 }
 
 }  // namespace gradwire::store_internal

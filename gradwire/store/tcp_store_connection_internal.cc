@@ -43,12 +43,6 @@ bool is_hung_up(const asio::error_code& error) {
          error == asio::error::eof || error == asio::error::broken_pipe;
 }
 
-// The machine, not the network, refused.
-bool is_refusal_of_machine(const asio::error_code& error) {
-  return error == std::errc::too_many_files_open || error == std::errc::too_many_files_open_in_system ||
-         error == std::errc::no_buffer_space || error == std::errc::not_enough_memory;
-}
-
 // A later try may succeed.
 bool may_pass(const asio::error_code& error) { return is_nobody_there(error) || is_hung_up(error); }
 

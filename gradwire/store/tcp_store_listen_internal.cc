@@ -6,7 +6,6 @@
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <system_error>
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
@@ -57,7 +56,7 @@ tcp::acceptor listen(asio::io_context& loop, const TcpStoreServerOptions& option
                             " is in use by another program (or by a store that is still open); "
                             "choose another port, or 0 for any"));
   }
-  if (error == std::errc::too_many_files_open || error == std::errc::too_many_files_open_in_system)
+  if (is_refusal_of_machine(error))
     throw ResourceError(concat("TcpStore: cannot listen on port ", options.port, ": ", error.message()));
   if (error) throw StoreError(concat("TcpStore: cannot listen on port ", options.port, ": ", error.message()));
   return acceptor;
