@@ -7,6 +7,8 @@
 #include <torch/serialize/input-archive.h>
 #include <torch/serialize/output-archive.h>
 
+#include <cmath>
+#include <limits>
 #include <string>
 #include <utility>
 
@@ -24,16 +26,25 @@ at::Tensor values_of(const at::Tensor& gradient) {
     throw InvalidArgument(
         "GradScaler: a gradient is of fp16, which cannot be unscaled without loss; keep the parameters in float");
   }
-  const at::Tensor values = gradient.is_sparse() ? gradient._values() : gradient;
+  at::Tensor values = gradient.is_sparse() ? gradient._values() : gradient;
+  // The same memory without a conjugation or negation that is still to be done, which a real scale leaves as it is.
+  if (values.is_conj()) values = values.conj();
+  if (values.is_neg()) values = values._neg_view();
   return values.is_complex() ? at::view_as_real(values) : values;
+}
+
+void require_scale(double scale) {
+  const auto kept = static_cast<float>(scale);
+  if (std::isfinite(kept) && kept > 0) return;
+  throw InvalidArgument(concat("GradScaler: the scale is ", scale, "; it must be above 0 and finite, as a float"));
 }
 
 // Throws InvalidArgument. Written so that NaN fails.
 void require_sound(const GradScalerOptions& options) {
+  require_scale(options.init_scale);
   const auto require = [](bool sound, const char* what, auto value, const char* rule) {
     if (!sound) throw InvalidArgument(concat("GradScaler: the ", what, " is ", value, "; it must be ", rule));
   };
-  require(options.init_scale > 0, "scale", options.init_scale, "above 0");
   require(options.growth_factor > 1, "growth factor", options.growth_factor, "above 1");
   require(options.backoff_factor > 0 && options.backoff_factor < 1, "backoff factor", options.backoff_factor,
           "between 0 and 1");
@@ -131,8 +142,7 @@ void GradScaler::update(std::optional<double> new_scale) {
   if (!options_.enabled) return;
   require_scaled("update()");
   if (new_scale) {
-    if (!(*new_scale > 0))
-      throw InvalidArgument(concat("GradScaler: the scale is ", *new_scale, "; it must be above 0"));
+    require_scale(*new_scale);
     scale_.fill_(*new_scale);
   } else {
     at::Tensor found_inf = at::zeros({}, scale_.options());
@@ -175,6 +185,10 @@ void GradScaler::load_state_dict(const std::optional<GradScalerState>& state) {
   changed.backoff_factor = state->backoff_factor;
   changed.growth_interval = state->growth_interval;
   require_sound(changed);
+  if (state->growth_tracker < 0 || state->growth_tracker > std::numeric_limits<int>::max()) {
+    throw InvalidArgument(concat("GradScaler: the growth tracker is ", state->growth_tracker, "; it must be 0 to ",
+                                 std::numeric_limits<int>::max()));
+  }
   options_ = std::move(changed);
   init_growth_tracker_ = state->growth_tracker;
   if (scale_.defined()) {

@@ -81,14 +81,14 @@ class GradScaler {
   // process group.
   template <class Optimizer>
   void unscale_(Optimizer& optimizer) {
-    if (options_.enabled) unscale(&optimizer, gradients_of(optimizer));
+    if (options_.enabled) unscale(identity_of(optimizer), gradients_of(optimizer));
   }
 
   // Calls unscale_() unless the caller did, and then optimizer.step() unless a gradient held Inf or NaN on this rank or
   // on another rank of the group. Returns whether the optimizer stepped. Closures are not supported.
   template <class Optimizer>
   bool step(Optimizer& optimizer) {
-    if (options_.enabled && !may_step(&optimizer, [&] { return gradients_of(optimizer); })) return false;
+    if (options_.enabled && !may_step(identity_of(optimizer), [&] { return gradients_of(optimizer); })) return false;
     optimizer.step();
     return true;
   }
@@ -101,7 +101,7 @@ class GradScaler {
   // Returns whether the gradients held Inf or NaN when they were unscaled. Throws InvalidArgument before unscale_().
   template <class Optimizer>
   bool found_inf(const Optimizer& optimizer) const {
-    return found(&optimizer);
+    return found(identity_of(optimizer));
   }
 
   // The current scale and options. get_scale() returns 1 when the scaler is not enabled, and waits for the device. A
@@ -133,6 +133,12 @@ class GradScaler {
     at::Tensor found_inf;  // a float on the scale's device: not zero where something was found
   };
 
+  // The same by whichever of its classes the caller knows the object.
+  template <class Optimizer>
+  static const void* identity_of(const Optimizer& optimizer) {
+    if constexpr (std::is_polymorphic_v<Optimizer>) return dynamic_cast<const void*>(&optimizer);
+    return &optimizer;
+  }
   template <class Optimizer>
   static std::vector<at::Tensor> gradients_of(Optimizer& optimizer) {
     std::vector<at::Tensor> gradients;

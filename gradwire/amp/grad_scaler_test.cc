@@ -131,6 +131,65 @@ TEST(GradScaler, EveryKindOfGradientIsUnscaled) {
   EXPECT_THROW(scaler.unscale_(half_optimizer), InvalidArgument);
 }
 
+// Autograd makes gradients whose conjugation or negation is still to be done.
+TEST(GradScaler, LazyGradientsAreUnscaledToo) {
+  at::Tensor conjugated = at::ones({3}, at::kComplexFloat).requires_grad_();
+  at::Tensor negated = at::ones({3}).requires_grad_();
+  auto optimizer = sgd({conjugated, negated});
+  GradScaler scaler;
+  scaler.scale(at::ones({1}));
+  const at::Tensor numbers = at::view_as_complex(at::arange(6, at::kFloat).view({3, 2}));
+  conjugated.mutable_grad() = (numbers * 65536).conj();
+  negated.mutable_grad() = (at::arange(3, at::kFloat) * 65536)._neg_view();
+  ASSERT_TRUE(conjugated.grad().is_conj());
+  ASSERT_TRUE(negated.grad().is_neg());
+  scaler.unscale_(optimizer);
+  EXPECT_FALSE(scaler.found_inf(optimizer));
+  EXPECT_TRUE(at::equal(conjugated.grad().resolve_conj(), numbers.conj().resolve_conj()));
+  EXPECT_TRUE(at::equal(negated.grad().resolve_neg(), -at::arange(3, at::kFloat)));
+}
+
+TEST(GradScaler, KnowsAnOptimizerByWhicheverOfItsClasses) {
+  struct Counts {
+    virtual ~Counts() = default;
+    int steps = 0;
+  };
+  struct Mine final : Counts, torch::optim::SGD {
+    using torch::optim::SGD::SGD;
+  };
+  at::Tensor x = parameter();
+  Mine optimizer({x}, torch::optim::SGDOptions(1));
+  torch::optim::Optimizer& base = optimizer;
+  GradScaler scaler;
+  scaler.scale((x * 3).sum()).backward();
+  scaler.unscale_(optimizer);
+  EXPECT_FALSE(scaler.found_inf(base));
+  EXPECT_TRUE(scaler.step(base));
+  EXPECT_TRUE(at::equal(x.detach(), at::full({3}, -2.0F)));
+}
+
+TEST(GradScaler, WhatIsOutOfRangeIsRefusedAndChangesNothing) {
+  GradScaler scaler;
+  scaler.scale(at::ones({1}));
+  const auto refused = [&](auto change) {
+    GradScalerState state = *scaler.state_dict();
+    change(state);
+    EXPECT_THROW(scaler.load_state_dict(state), InvalidArgument);
+    EXPECT_EQ(scaler.get_scale(), 65536);
+    EXPECT_EQ(scaler.get_growth_factor(), 2);
+    EXPECT_EQ(scaler.state_dict()->growth_tracker, 0);
+  };
+  refused([](GradScalerState& state) { state.growth_tracker = -5; });
+  refused([](GradScalerState& state) {
+    state.growth_factor = 3;
+    state.growth_tracker = std::int64_t{1} << 40;
+  });
+  for (const double scale : {static_cast<double>(kInf), static_cast<double>(kNan), 0.0, 1e-60, 1e60})
+    refused([&](GradScalerState& state) { state.scale = scale; });
+  EXPECT_THROW(scaler.update(1e-60), InvalidArgument);
+  EXPECT_THROW(scaler.update(1e60), InvalidArgument);
+}
+
 TEST(GradScaler, SeveralOptimizersShareOneScale) {
   GradScalerOptions options;
   options.init_scale = 8;

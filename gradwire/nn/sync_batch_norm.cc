@@ -99,17 +99,6 @@ void SyncBatchNormImpl::pretty_print(std::ostream& stream) const {
   stream << ", affine=" << options.affine() << ", track_running_stats=" << options.track_running_stats() << ')';
 }
 
-double SyncBatchNormImpl::next_momentum() const {
-  if (options.momentum().has_value()) return *options.momentum();
-  return num_batches_tracked.defined() ? 1.0 / (num_batches_tracked.item<double>() + 1) : 0.0;
-}
-
-void SyncBatchNormImpl::count_batch() {
-  if (!num_batches_tracked.defined()) return;
-  const c10::NoGradGuard no_grad;
-  num_batches_tracked.add_(1);
-}
-
 void SyncBatchNormImpl::set_process_group(std::shared_ptr<ProcessGroup> group) {
   group_ = LayerGroup(std::move(group));
 }
@@ -126,11 +115,9 @@ at::Tensor SyncBatchNormImpl::forward(const at::Tensor& input) {
   }
   const std::shared_ptr<ProcessGroup> group = group_.duplicate();
   if (group == nullptr && input.numel() == input.size(1)) internal::refuse_one_value(nullptr);
-  at::Tensor output = group == nullptr ? plain(input, true, next_momentum())
-                                       : internal::sync_batch_norm(input, {weight, bias, running_mean, running_var},
-                                                                   next_momentum(), options.eps(), group);
-  count_batch();
-  return output;
+  if (group == nullptr) return plain(input, true, internal::count_batch(num_batches_tracked, options.momentum()));
+  return internal::sync_batch_norm(input, {weight, bias, running_mean, running_var, num_batches_tracked},
+                                   options.momentum(), options.eps(), group);
 }
 
 }  // namespace gradwire

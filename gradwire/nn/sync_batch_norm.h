@@ -87,8 +87,6 @@ class SyncBatchNormImpl : public torch::nn::Cloneable<SyncBatchNormImpl> {
   SyncBatchNormImpl(torch::nn::BatchNormOptions options, std::shared_ptr<ProcessGroup> group, at::Tensor weight,
                     at::Tensor bias, at::Tensor running_mean, at::Tensor running_var, at::Tensor num_batches_tracked);
   void register_all(bool weight_trains, bool bias_trains);
-  double next_momentum() const;
-  void count_batch();
   at::Tensor plain(const at::Tensor& input, bool own_statistics, double momentum) const;
 
   LayerGroup group_;

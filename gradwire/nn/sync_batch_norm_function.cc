@@ -202,13 +202,16 @@ BatchStatistics gather_statistics(const at::Tensor& input, const std::shared_ptr
 }
 
 // Nothing where the statistics are not tracked, or where the batch has no elements.
-void track(const BatchStatistics& statistics, const at::Tensor& running_mean, const at::Tensor& running_var,
-           double momentum) {
-  if (!running_mean.defined() || statistics.count == 0) return;
+void track(const BatchStatistics& statistics, const BatchNormTensors& layer, std::optional<double> momentum) {
+  if (!layer.running_mean.defined() || statistics.count == 0) return;
   const c10::NoGradGuard no_grad;
+  const double part = count_batch(layer.num_batches_tracked, momentum);
   const double unbiased = statistics.count / (statistics.count - 1);
-  running_mean.mul_(1 - momentum).add_(statistics.mean.to(running_mean.scalar_type()), momentum);
-  running_var.mul_(1 - momentum).add_(statistics.variance.mul(unbiased).to(running_var.scalar_type()), momentum);
+  const auto move = [part](at::Tensor running, const at::Tensor& towards) {
+    running.mul_(1 - part).add_(towards.to(running.scalar_type()), part);
+  };
+  move(layer.running_mean, statistics.mean);
+  move(layer.running_var, statistics.variance.mul(unbiased));
 }
 
 at::Tensor normalize(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias,
@@ -234,10 +237,19 @@ void refuse_one_value(const ProcessGroup* group) {
       ", which has no variance; training needs more"));
 }
 
-at::Tensor sync_batch_norm(const at::Tensor& input, const BatchNormTensors& layer, double momentum, double eps,
-                           const std::shared_ptr<ProcessGroup>& group) {
+double count_batch(const at::Tensor& num_batches_tracked, std::optional<double> momentum) {
+  if (num_batches_tracked.defined()) {
+    const c10::NoGradGuard no_grad;
+    num_batches_tracked.add_(1);
+  }
+  if (momentum) return *momentum;
+  return num_batches_tracked.defined() ? 1.0 / num_batches_tracked.item<double>() : 0.0;
+}
+
+at::Tensor sync_batch_norm(const at::Tensor& input, const BatchNormTensors& layer, std::optional<double> momentum,
+                           double eps, const std::shared_ptr<ProcessGroup>& group) {
   const BatchStatistics statistics = gather_statistics(input, group);
-  track(statistics, layer.running_mean, layer.running_var, momentum);
+  track(statistics, layer, momentum);
   return normalize(input, layer.weight, layer.bias, statistics, eps, group);
 }
 

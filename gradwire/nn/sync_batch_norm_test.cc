@@ -287,6 +287,18 @@ TEST(SyncBatchNorm, WhatCannotBeNormalizedIsRefusedOnAllRanksAndTheGroupGoesOn) 
   EXPECT_EQ(alone(at::rand({2, kChannels})).size(0), 2);
 }
 
+// Without a momentum the statistics are the mean of all batches that had elements.
+TEST(SyncBatchNorm, ABatchWithoutElementsDoesNotCount) {
+  run_ranks({"threads"}, 2, [](int, std::shared_ptr<ProcessGroup> group) {
+    SyncBatchNorm layer(BatchNormOptions(kChannels).momentum(std::nullopt), group);
+    layer(at::ones({0, kChannels}));
+    EXPECT_EQ(layer->num_batches_tracked.item<std::int64_t>(), 0);
+    for (const double mean : {10.0, 20.0}) layer(at::randn({64, kChannels}) * 1e-3 + mean);
+    EXPECT_EQ(layer->num_batches_tracked.item<std::int64_t>(), 2);
+    EXPECT_TRUE(at::allclose(layer->running_mean, at::full({kChannels}, 15.0F), 1e-3));
+  });
+}
+
 TEST(SyncBatchNorm, ItsCollectivesDoNotMeetTheUsersOwn) {
   run_ranks({"threads"}, 2, [](int rank, std::shared_ptr<ProcessGroup> group) {
     SyncBatchNorm layer(BatchNormOptions(kChannels), group);

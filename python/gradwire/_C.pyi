@@ -575,8 +575,12 @@ class LayerGroup:
         """Whether the group has other ranks. The first call of all layers over the group is collective."""
 
 def sync_batch_norm(input: Tensor, weight: Tensor | None, bias: Tensor | None, running_mean: Tensor | None,
-                    running_var: Tensor | None, momentum: float, eps: float, group: LayerGroup) -> Tensor:
-    """Normalizes by the statistics of all ranks; moves the running statistics where they are given."""
+                    running_var: Tensor | None, num_batches_tracked: Tensor | None, momentum: float | None, eps: float,
+                    group: LayerGroup) -> Tensor:
+    """Normalizes by the statistics of all ranks; moves the running statistics where they are given, and counts the batch.
+
+    momentum None: they become the mean of all batches.
+    """
 
 class functional:
     @staticmethod

@@ -18,13 +18,16 @@ std::shared_ptr<LayerGroup> make_layer_group(std::shared_ptr<ProcessGroup> group
 }
 
 at::Tensor sync_batch_norm(const at::Tensor& input, const OptionalTensor& weight, const OptionalTensor& bias,
-                           const OptionalTensor& running_mean, const OptionalTensor& running_var, double momentum,
-                           double eps, LayerGroup& layer) {
+                           const OptionalTensor& running_mean, const OptionalTensor& running_var,
+                           const OptionalTensor& num_batches_tracked, std::optional<double> momentum, double eps,
+                           LayerGroup& layer) {
   const std::shared_ptr<ProcessGroup> group = ending_unlocked(layer.duplicate());
   if (group == nullptr) throw InvalidArgument("sync_batch_norm(): the group has one rank");
   const auto defined = [](const OptionalTensor& tensor) { return tensor.value_or(at::Tensor()); };
-  return internal::sync_batch_norm(input, {defined(weight), defined(bias), defined(running_mean), defined(running_var)},
-                                   momentum, eps, group);
+  return internal::sync_batch_norm(
+      input,
+      {defined(weight), defined(bias), defined(running_mean), defined(running_var), defined(num_batches_tracked)},
+      momentum, eps, group);
 }
 
 }  // namespace
@@ -39,9 +42,10 @@ void bind_nn(py::module_& module) {
           "has_others", [](LayerGroup& layer) { return layer.duplicate() != nullptr; }, Unlocked(),
           "Whether the group has other ranks. The first call of all layers over the group is collective.");
   module.def("sync_batch_norm", &sync_batch_norm, py::arg("input"), py::arg("weight"), py::arg("bias"),
-             py::arg("running_mean"), py::arg("running_var"), py::arg("momentum"), py::arg("eps"), py::arg("group"),
-             UnlockedForAutograd(),
-             "Normalizes by the statistics of all ranks; moves the running statistics where they are given.");
+             py::arg("running_mean"), py::arg("running_var"), py::arg("num_batches_tracked"), py::arg("momentum"),
+             py::arg("eps"), py::arg("group"), UnlockedForAutograd(),
+             "Normalizes by the statistics of all ranks; moves the running statistics where they are given, and counts "
+             "the batch. momentum None: they become the mean of all batches.");
 }
 
 }  // namespace gradwire::python

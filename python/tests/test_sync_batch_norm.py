@@ -114,6 +114,32 @@ def test_a_model_under_ddp_trains_as_on_the_whole_batch(ranks):
     ranks.all_well(2, body)
 
 
+@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("momentum", [None, 0.3])
+def test_a_checkpoint_counts_its_second_forward_as_a_batch_norm_does(ranks, size, momentum):
+    """The second forward ends as soon as it has what the backward pass needs."""
+    from torch.utils.checkpoint import checkpoint
+
+    def trained(norm, batches):
+        for batch in batches:
+            checkpoint(norm, batch.requires_grad_(), use_reentrant=False).square().sum().backward()
+        return norm
+
+    def samples(rank, step):
+        return sample_of(rank, 4, seed=step)
+
+    plain = trained(layer(nn.BatchNorm1d, momentum=momentum),
+                    [torch.cat([samples(rank, step) for rank in range(size)]) for step in range(3)])
+    assert plain.num_batches_tracked == 6
+
+    def body(group):
+        mine = trained(layer(SyncBatchNorm, momentum=momentum, process_group=group), [samples(group.rank(), step) for step in range(3)])
+        for name in ("running_mean", "running_var", "num_batches_tracked"):
+            torch.testing.assert_close(getattr(mine, name), getattr(plain, name))
+
+    ranks.all_well(size, body)
+
+
 def test_what_cannot_be_normalized_is_refused_on_all_ranks_and_the_group_goes_on(ranks):
     def body(group):
         mine = layer(SyncBatchNorm, process_group=group)

@@ -78,17 +78,16 @@ class SyncBatchNorm(_BatchNorm):
         # In training, statistics that are not tracked are left alone.
         mean, variance = (self.running_mean, self.running_var) if tracks or not self.training else (None, None)
         count = self.num_batches_tracked if tracks else None
-        momentum = self.momentum or 0.0
-        if count is not None and self.momentum is None:
-            momentum = 1.0 / (float(count) + 1.0)  # the mean of all batches
         if self.training and (group := self._group()).has_others():
-            output = _C.sync_batch_norm(input, self.weight, self.bias, mean, variance, momentum, self.eps, group)
-        else:
-            by_batch = self.training or mean is None
-            output = batch_norm(input, mean, variance, self.weight, self.bias, by_batch, momentum, self.eps)
+            return _C.sync_batch_norm(input, self.weight, self.bias, mean, variance, count, self.momentum, self.eps, group)
+        momentum = self.momentum or 0.0
         if count is not None:
+            # Before the batch is normalized: a checkpoint stops its second forward there.
             count.add_(1)
-        return output
+            if self.momentum is None:
+                momentum = 1.0 / float(count)  # the mean of all batches
+        by_batch = self.training or mean is None
+        return batch_norm(input, mean, variance, self.weight, self.bias, by_batch, momentum, self.eps)
 
     def _group(self) -> _C.LayerGroup:
         group = _resolved(self._given)
