@@ -55,7 +55,10 @@ std::vector<RankTable> look_at_job(int job) {
 }
 
 int answer(const Question& question) {
-  std::vector<RankTable> tables = question.job != 0 ? look_at_job(question.job) : read_flight_folder(question.folder);
+  std::vector<std::string> left_out;
+  std::vector<RankTable> tables =
+      question.job != 0 ? look_at_job(question.job) : read_flight_folder(question.folder, left_out);
+  for (const std::string& file : left_out) std::fprintf(stderr, "gradwire-diagnose: left out: %s\n", file.c_str());
   Occasion occasion;
   occasion.is_over = question.job == 0;
   occasion.now = std::chrono::steady_clock::now().time_since_epoch().count();
@@ -68,12 +71,13 @@ int answer(const Question& question) {
     std::printf("%s\n", diagnosis_line(found).c_str());
     return is_found ? kFoundExit : 0;
   }
+  const std::string ranks = concat(tables.size(), tables.size() == 1 ? " rank" : " ranks");
   if (!is_found && question.job != 0) {
-    std::printf("%zu ranks; no call has waited for %g s or longer (--bound)\n", tables.size(), question.bound);
+    std::printf("%s; no call has waited for %g s or longer (--bound)\n", ranks.c_str(), question.bound);
     return 0;
   }
   if (!is_found) {
-    std::printf("%zu ranks, and nothing is wrong as far as their calls show\n", tables.size());
+    std::printf("%s, and nothing is wrong as far as their calls show\n", ranks.c_str());
     return 0;
   }
   std::fputs(observe::explain(found, tables, occasion).c_str(), stdout);

@@ -68,7 +68,8 @@ ElasticWatch::Answer ElasticWatch::on_rank_death(int rank, const ProcessEnd& end
   const std::string what = concat("gradwire-run: rank ", ranks_.number_of(rank), " died of ", describe(end));
   if (deaths > view_.deaths_per_minute && (!view_.answers || view_.answers())) {
     return {.text = concat(what, "; that is death ", deaths, " within a minute, more than --deaths-per-minute ",
-                           view_.deaths_per_minute, ", so the job ends\n")};
+                           view_.deaths_per_minute,
+                           view_.coordinator ? ", so the job ends\n" : ", so this host leaves the job\n")};
   }
   Answer answer{true, true, concat(what, ", and a new process takes its place (death ", deaths, " within a minute)\n")};
   try {

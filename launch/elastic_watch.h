@@ -19,7 +19,7 @@ struct ElasticView {
   // The program that decides who takes part; it is started again when it ends. Empty: it runs on another host.
   std::optional<RankCommand> coordinator;
   std::string journal = {};    // the path of the coordinator's journal
-  int deaths_per_minute = 10;  // of ranks, and of the coordinator; more end the job
+  int deaths_per_minute = 10;  // of ranks, and of the coordinator; more end this launcher's part
   // Whether ranks of other hosts still need this host's coordinator, when the ranks of this host have ended well. Null:
   // there are no other hosts.
   std::function<bool()> has_hosts = nullptr;

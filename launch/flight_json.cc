@@ -221,6 +221,8 @@ RankTable read_flight_lines(const std::string& text, const std::string& source) 
       const json parsed = json::parse(line);
       if (number == 1 && parsed.at("type") != "rank") throw LaunchError(kUsageExit, "the first line is not a rank's");
       add_line(table, parsed);
+    } catch (const json::parse_error&) {
+      throw LaunchError(kUsageExit, concat(source, ", line ", number, ": cut off, or no line of a flight recorder"));
     } catch (const std::exception& error) {
       throw LaunchError(kUsageExit,
                         concat(source, ", line ", number, ": no record of a flight recorder: ", error.what()));
@@ -239,7 +241,7 @@ void write_flight_folder(const std::string& folder, const std::vector<RankTable>
     write_table(concat(folder, "/earlier-rank-", table.rank, "-pid-", table.pid, ".jsonl"), table);
 }
 
-std::vector<RankTable> read_flight_folder(const std::string& folder) {
+std::vector<RankTable> read_flight_folder(const std::string& folder, std::vector<std::string>& left_out) {
   std::vector<RankTable> tables;
   std::filesystem::file_time_type newest;
   int world = -1;  // of the newest, as the next
@@ -253,7 +255,12 @@ std::vector<RankTable> read_flight_folder(const std::string& folder) {
     if (!has_lines && entry.file_size() > observe::flight_file_bytes()) continue;
     const std::string text = read_file(entry.path());
     if (has_lines) {
-      tables.push_back(read_flight_lines(text, entry.path().string()));
+      try {
+        tables.push_back(read_flight_lines(text, entry.path().string()));
+      } catch (const LaunchError& damaged) {
+        left_out.push_back(damaged.what());
+        continue;
+      }
     } else {
       // Aligned as the records are.
       std::vector<std::uint64_t> words(text.size() / sizeof(std::uint64_t));
@@ -269,6 +276,7 @@ std::vector<RankTable> read_flight_folder(const std::string& folder) {
     }
   }
   if (error) throw LaunchError(kUsageExit, concat("cannot read the folder '", folder, "': ", error.message()));
+  if (tables.empty() && !left_out.empty()) throw LaunchError(kUsageExit, join(left_out, "; "));
   if (tables.empty())
     throw LaunchError(kUsageExit, concat("the folder '", folder, "' holds no records of a flight recorder"));
   // The folder may hold records of an earlier job with more ranks. Launchers of one elastic job know different numbers.

@@ -27,8 +27,8 @@ std::string diagnosis_line(const observe::Diagnosis& diagnosis);
 // `folder`/earlier-rank-K-pid-PID.jsonl. A file is replaced as a whole. Throws LaunchError.
 void write_flight_folder(const std::string& folder, const std::vector<observe::RankTable>& tables,
                          const std::vector<observe::RankTable>& earlier = {});
-// Reads all rank-*.jsonl of a folder, and all files of GRADWIRE_FLIGHT_RECORDER in it. Throws LaunchError when there is
-// none.
-std::vector<observe::RankTable> read_flight_folder(const std::string& folder);
+// Reads all rank-*.jsonl of a folder, and all files of GRADWIRE_FLIGHT_RECORDER in it. `left_out` gets a sentence for
+// each rank-*.jsonl that is not whole. Throws LaunchError when there is none that is.
+std::vector<observe::RankTable> read_flight_folder(const std::string& folder, std::vector<std::string>& left_out);
 
 }  // namespace gradwire::launch

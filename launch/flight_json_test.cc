@@ -10,6 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
@@ -32,6 +33,14 @@ using observe::CallKind;
 using observe::CallRow;
 using observe::Outcome;
 using observe::RankTable;
+
+// The tables of a folder in which every file is whole.
+std::vector<RankTable> read_whole(const std::string& folder) {
+  std::vector<std::string> left_out;
+  std::vector<RankTable> tables = read_flight_folder(folder, left_out);
+  EXPECT_TRUE(left_out.empty()) << left_out.front();
+  return tables;
+}
 
 // Every field has a value of its own.
 RankTable full_table(int rank) {
@@ -134,26 +143,47 @@ TEST(FlightJson, RanksThatTheLastJobDidNotHaveAreLeftOut) {
     const std::string file = concat(folder, "/rank-", rank, ".jsonl");
     std::filesystem::last_write_time(file, std::filesystem::last_write_time(file) - std::chrono::hours(1));
   }
-  EXPECT_EQ(read_flight_folder(folder).size(), 4U);
+  EXPECT_EQ(read_whole(folder).size(), 4U);
   for (const char* other : {"other", ""}) {
     write_flight_folder(folder, tables_of_job(2, other));
-    EXPECT_EQ(read_flight_folder(folder).size(), 2U) << other;
+    EXPECT_EQ(read_whole(folder).size(), 2U) << other;
   }
   // The launcher that began an elastic job knows nothing of the ranks that another one has brought.
   write_flight_folder(folder, tables_of_job(2, "one"));
-  EXPECT_EQ(read_flight_folder(folder).size(), 4U);
+  EXPECT_EQ(read_whole(folder).size(), 4U);
+  std::filesystem::remove_all(folder);
+}
+
+TEST(FlightJson, DamagedFilesAreLeftOut) {
+  std::string folder = (std::filesystem::temp_directory_path() / "gradwire-flight-XXXXXX").string();
+  ASSERT_NE(::mkdtemp(folder.data()), nullptr);
+  write_flight_folder(folder, {full_table(0), full_table(1), full_table(2)});
+  const std::string whole = flight_lines(full_table(1));
+  std::ofstream(folder + "/rank-1.jsonl") << whole.substr(0, whole.size() - 20);
+  std::ofstream(folder + "/rank-2.jsonl").close();
+  std::vector<std::string> left_out;
+  const auto tables = read_flight_folder(folder, left_out);
+  ASSERT_EQ(tables.size(), 1U);
+  expect_same(tables[0], full_table(0));
+  std::sort(left_out.begin(), left_out.end());
+  ASSERT_EQ(left_out.size(), 2U);
+  EXPECT_NE(left_out[0].find("rank-1.jsonl, line "), std::string::npos) << left_out[0];
+  EXPECT_NE(left_out[0].find("cut off"), std::string::npos) << left_out[0];
+  EXPECT_NE(left_out[1].find("rank-2.jsonl is empty"), std::string::npos) << left_out[1];
+  std::filesystem::remove(folder + "/rank-0.jsonl");
+  EXPECT_THROW(read_whole(folder), LaunchError);
   std::filesystem::remove_all(folder);
 }
 
 TEST(FlightJson, AFolderHoldsOneFileForEachRank) {
   std::string folder = (std::filesystem::temp_directory_path() / "gradwire-flight-XXXXXX").string();
   ASSERT_NE(::mkdtemp(folder.data()), nullptr);
-  EXPECT_THROW(read_flight_folder(folder), LaunchError) << "empty";
-  EXPECT_THROW(read_flight_folder(folder + "/nowhere"), LaunchError);
+  EXPECT_THROW(read_whole(folder), LaunchError) << "empty";
+  EXPECT_THROW(read_whole(folder + "/nowhere"), LaunchError);
   write_flight_folder(folder + "/new", {full_table(10), full_table(2)});
   write_flight_folder(folder + "/new", {full_table(2)}, {full_table(2)});
   std::ofstream(folder + "/new/notes.txt") << "a file of the user";
-  const auto tables = read_flight_folder(folder + "/new");
+  const auto tables = read_whole(folder + "/new");
   ASSERT_EQ(tables.size(), 2U);
   EXPECT_EQ(tables[0].rank, 2);
   expect_same(tables[1], full_table(10));

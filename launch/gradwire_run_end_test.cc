@@ -185,8 +185,26 @@ TEST_F(LauncherEndTest, LauncherKilledTakesTheRanksAlong) {
   const auto killed_at = std::chrono::steady_clock::now();
   EXPECT_EQ(finish_killed(), 128 + SIGKILL);
   wait_until_none_marked();
+  const std::string said = read_file(scratch("stderr"));
+  EXPECT_NE(said.find("somebody killed gradwire-run itself"), std::string::npos) << said;
+  EXPECT_NE(said.find("ranks 0, 1, 2, 3: killed by gradwire-run"), std::string::npos) << said;
+  EXPECT_EQ(said.find("died first"), std::string::npos) << said;
   std::cout << "launcher killed with SIGKILL: ranks and their children gone after "
             << std::chrono::duration<double>(std::chrono::steady_clock::now() - killed_at).count() << " s\n";
+}
+
+// Before the ranks start: the records would be wanted when it is too late.
+TEST_F(LauncherEndTest, FoldersThatCannotBeWrittenToAreRefused) {
+  std::ofstream(scratch("file")) << "no folder";
+  for (const char* option : {"--flight-dir", "--record", "--log-dir"}) {
+    for (const std::string& folder : {scratch("file"), scratch("file/below"), std::string("/proc/1/none")}) {
+      const auto result = run_script({"-n", "1", option, folder}, "echo started");
+      EXPECT_EQ(result.exit_code, 125) << option << " " << folder;
+      EXPECT_EQ(result.out, "");
+      EXPECT_TRUE(says(result, option)) << result.err;
+    }
+    EXPECT_EQ(run_script({"-n", "1", option, scratch("new/folder")}, "exit 0").exit_code, 0);
+  }
 }
 
 TEST_F(LauncherEndTest, KeeperKilledTakesTheRanksAlong) {

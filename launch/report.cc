@@ -144,6 +144,10 @@ std::string report(const JobOutcome& outcome, std::chrono::milliseconds timeout)
   } else if (outcome.late_hosts) {
     text += concat(kName, "the job ran longer than --timeout ", seconds(timeout),
                    " and was stopped; other hosts were still in it\n");
+  } else if (outcome.interrupted_first && outcome.launcher_was_killed) {
+    text += concat(kName,
+                   "somebody killed gradwire-run itself, or the kernel did because memory ran out (see dmesg), "
+                   "so its ranks were ended too\n");
   } else if (outcome.interrupted_first) {
     text += concat(kName, "interrupted by ", name_of_signal(outcome.interrupted_by),
                    ", which was passed on to the ranks\n");

@@ -31,6 +31,7 @@ struct JobOutcome {
   std::vector<int> late;                // ranks that still ran when --timeout passed
   bool late_hosts = false;              // --timeout passed when only other hosts of an elastic job still ran
   int interrupted_by = 0;               // the signal that told the launcher to end the job; 0 for none
+  bool launcher_was_killed = false;     // that signal was SIGKILL, and ended the launcher's front process
   bool interrupted_first = false;       // the interruption came before any rank had failed
   bool stopped_first = false;           // another host's failure stopped the ranks before any had failed
   bool launch_failed = false;           // the coordinator of an elastic job could not be kept running

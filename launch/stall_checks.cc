@@ -22,6 +22,7 @@ std::optional<HangAnswer> StallChecks::check() {
   if (!next().expired() || ranks_.running().empty()) return std::nullopt;
   if (are_stopped_) flight_->forgive();
   FlightWatch::StallFinding found = flight_->check_stall(ranks_.processes(), /*tells=*/!told_);
+  stands_still_ = found.stands_still;
   if (found.records) begin(std::move(found.records));
   return are_stopped_ ? std::nullopt : std::move(found.answer);
 }
@@ -35,7 +36,9 @@ void StallChecks::before_end() {
 }
 
 bool StallChecks::before_interruption() {
-  if (flight_ != nullptr) remembered_ = flight_->at_interruption(ranks_.processes());
+  std::optional<FlightRecords> found;
+  if (flight_ != nullptr) found = flight_->at_interruption(ranks_.processes());
+  if (found) remembered_ = std::move(found);
   return remembered_.has_value();
 }
 

@@ -32,6 +32,8 @@ class StallChecks final {
   // Once the check is due: begins what is to be told of a job that stands still, and returns whom to kill, or that
   // nobody is killed (--replace-stalled). Nothing is begun before take_text() has brought what was begun to be told.
   std::optional<HangAnswer> check();
+  // Whether the last check() has found that the job stands still.
+  bool stands_still() const noexcept { return stands_still_; }
   // The ranks were stopped, or continued: nobody is killed while they are stopped, nor for that time.
   void ranks_were_stopped() noexcept { are_stopped_ = true; }
   void ranks_were_continued() noexcept;
@@ -39,9 +41,9 @@ class StallChecks final {
   void before_end();
   // How long after the first look at the processes a second one tells which of them compute.
   static constexpr Milliseconds kBetweenLooks{100};
-  // Somebody interrupts the job, and the ranks have not got the signal yet: remembers what it waits for. Returns
-  // whether it waits for something; then a second call after kBetweenLooks shows more, if the ranks have not got the
-  // signal by then.
+  // Somebody interrupts the job, and the ranks have not got the signal yet: remembers what it waits for, if it waits
+  // for something. Returns whether something is remembered; then a second call after kBetweenLooks shows more, if the
+  // ranks have not got the signal by then.
   bool before_interruption();
   // The job ran too long: the same.
   bool at_timeout();
@@ -75,6 +77,7 @@ class StallChecks final {
   const RankSet& ranks_;
   std::optional<FlightRecords> remembered_;
   std::optional<Told> told_;
+  bool stands_still_ = false;
   bool are_stopped_ = false;
 };
 

@@ -83,7 +83,12 @@ std::string Supervisor::finish_lookup() {
 }
 
 void Supervisor::check_stall() {
+  const bool is_due = stall_.next().expired();
   const std::optional<HangAnswer> answer = stall_.check();
+  if (is_due && stall_.stands_still() && elastic_ && phases_.is(Phase::running) && outcome_.interrupted_by != 0) {
+    output_.say("gradwire-run: the ranks were to leave after the step, but the job stands still; they are ended\n");
+    return enter(Phase::asked);
+  }
   // A job that was interrupted replaces nobody.
   if (!answer || !phases_.is(Phase::running) || outcome_.interrupted_by != 0) return;
   output_.say(answer->text);
@@ -115,7 +120,7 @@ void Supervisor::clear_leftovers() {
 
 void Supervisor::step(Deadline until) {
   const JobNews news = events_.wait(until);
-  if (news.front_died) enter(view_.gentle ? Phase::asked : Phase::killed);
+  if (news.front_died) on_front_death();
   for (const int process : news.ended) {
     if (process == ElasticWatch::kCoordinator) {
       on_coordinator_end();
@@ -198,12 +203,26 @@ void Supervisor::on_signal(int signal) {
     outcome_.interrupted_by = signal;
     if (view_.on_interruption) view_.on_interruption();
     interruptions_.has_handled(now());
+  } else if (kind == Interruptions::Kind::another && signal != SIGINT && elastic_ && phases_.is(Phase::running)) {
+    // Elastic has the first signal mean the end of the step under way, and there may be none.
+    stall_.before_interruption();
+    enter(Phase::asked);
   } else if (kind == Interruptions::Kind::another && signal == SIGINT) {
     // The hosts kill their ranks themselves, and their reports come before they end.
     if (!view_.gentle || hosts_kill_) return enter(Phase::killed);
     hosts_kill_ = true;
     interruptions_.has_handled(now());
   }
+}
+
+// Nothing that happens to the ranks from here on is the cause of the end.
+void Supervisor::on_front_death() {
+  if (outcome_.interrupted_by == 0) {
+    outcome_.interrupted_first = !outcome_.has_cause();
+    outcome_.interrupted_by = SIGKILL;
+    outcome_.launcher_was_killed = true;
+  }
+  enter(view_.gentle ? Phase::asked : Phase::killed);
 }
 
 void Supervisor::on_coordinator_end() {

@@ -87,6 +87,7 @@ class Supervisor {
   void end_wait();
   void on_signal(int signal);
   void on_rank_end(int rank);
+  void on_front_death();
   void on_coordinator_end();
   // Kills the rank for which the others wait (--replace-stalled).
   void check_stall();

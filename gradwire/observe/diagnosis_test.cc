@@ -549,6 +549,7 @@ TEST(Diagnosis, ARankThatLeftItsLoop) {
 
 TEST(Diagnosis, ANetworkThatIsGone) {
   for_each_cause([](Job& job, int cause) {
+    for (RankTable& rank : job.ranks) rank.groups[0].backend = "ucx";
     for (int rank = 0; rank < job.size(); ++rank) {
       CallRow& call = job.call(rank, {}, rank == cause ? Outcome::timeout : Outcome::peer);
       call.ended = job.clock + kSecond;
@@ -565,6 +566,8 @@ TEST(Diagnosis, ANetworkThatIsGone) {
     call.peers = std::uint64_t{1} << (1 - rank);
     job.end(rank, 1, rank);
   }
+  expect(job.over(), FaultClass::unknown, {});
+  for (RankTable& rank : job.ranks) rank.groups[0].backend = "ucx";
   expect(job.over(), FaultClass::network, {});
 }
 

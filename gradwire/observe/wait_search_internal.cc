@@ -254,9 +254,9 @@ class Search {
   Diagnosis all_came(Diagnosis found, const Waiting& wait) const {
     const Outcome outcome = wait.call->outcome;
     // Of a message, the table does not show what the peer has done.
-    const bool stands =
-        outcome == Outcome::none && is_over_network(*wait.group) && wait.call->kind != CallKind::recv_anysource;
-    const bool unreachable = outcome == Outcome::peer || outcome == Outcome::timeout || stands;
+    const bool stands = outcome == Outcome::none && wait.call->kind != CallKind::recv_anysource;
+    const bool unreachable =
+        is_over_network(*wait.group) && (outcome == Outcome::peer || outcome == Outcome::timeout || stands);
     found.fault = unreachable && wait.knows_all ? FaultClass::network : FaultClass::unknown;
     if (found.fault == FaultClass::network) found.culprits = most_missed(wait.group->path);
     return found;

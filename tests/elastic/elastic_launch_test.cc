@@ -70,6 +70,8 @@ class ElasticLaunchTest : public launch::LauncherTest {
   }
 
   void kill_at_random(int kills, unsigned seed);
+  // The others wait for the rank that is stopped.
+  void start_and_stop_one_of_three();
   // Of a job over diloco_worker.cc. Returns the outer parameters at the end, of each member.
   std::vector<std::vector<at::Tensor>> kill_a_worker_each_round(int rounds);
 
@@ -81,6 +83,17 @@ class ElasticLaunchTest : public launch::LauncherTest {
  private:
   std::unique_ptr<ElasticRecord> record_;
 };
+
+void ElasticLaunchTest::start_and_stop_one_of_three() {
+  start_job("1:3", 3, 300, 100);
+  std::int64_t epoch = 0;
+  const auto members = record().wait_for_epoch(3, epoch);
+  ASSERT_EQ(members.size(), 3U);
+  const auto stopped = static_cast<pid_t>(members[1]);
+  ASSERT_EQ(::kill(stopped, SIGSTOP), 0);
+  wait_for_state(stopped, 'T');
+  page()->budget += 5;
+}
 
 void ElasticLaunchTest::kill_at_random(int kills, unsigned seed) {
   constexpr std::int64_t kBurst = 30;       // steps that the job does at full speed before a kill, and after one
@@ -221,6 +234,28 @@ TEST_F(ElasticLaunchTest, RanksThatHangAreReplacedAndTheOthersGoOn) {
   std::printf("2 ranks hung (1 blocked, 1 stopped), %d were killed\n", kills);
   record().expect_serial_bits();
   expect_same_replay(3);
+}
+
+// SIGTERM asks the ranks to leave after the step under way, to whose end a job that stands still does not come.
+TEST_F(ElasticLaunchTest, AJobThatStandsStillEndsAtTheSecondSigterm) {
+  start_and_stop_one_of_three();
+  signal_launcher(SIGTERM);
+  // One signal may arrive twice, so a repeat right behind the first does not count.
+  std::this_thread::sleep_for(std::chrono::milliseconds(400));
+  signal_launcher(SIGTERM);
+  const launch::Result result = finish();
+  EXPECT_EQ(result.exit_code, 128 + SIGTERM) << result.err;
+  EXPECT_NE(result.err.find("killed by gradwire-run"), std::string::npos) << result.err;
+}
+
+TEST_F(ElasticLaunchTest, AJobThatWasInterruptedAndStandsStillEndsAfterTheBound) {
+  more_ = {"--stall", "2"};
+  start_and_stop_one_of_three();
+  signal_launcher(SIGTERM);
+  const launch::Result result = finish();
+  EXPECT_EQ(result.exit_code, 128 + SIGTERM) << result.err;
+  EXPECT_NE(result.err.find("the job stands still; they are ended"), std::string::npos) << result.err;
+  EXPECT_NE(result.err.find("killed by gradwire-run"), std::string::npos) << result.err;
 }
 
 // Two of three ranks are stopped, so no rank alone is the cause. They are continued, and the job goes on.
