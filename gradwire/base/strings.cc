@@ -2,10 +2,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gradwire/base/strings.h"
 
+#include <charconv>
 #include <cstdio>
 
 namespace gradwire {
 namespace {
+
+template <class Number>
+std::string shortest(Number number) {
+  char text[32];
+  const auto result = std::to_chars(text, text + sizeof(text), number);
+  return {text, result.ptr};
+}
 
 template <class Items>
 std::string join_items(const Items& items, std::string_view separator) {
@@ -26,6 +34,9 @@ std::string join(const std::vector<std::string>& parts, std::string_view separat
 }
 
 std::string join(const std::vector<int>& numbers, std::string_view separator) { return join_items(numbers, separator); }
+
+std::string exact(double number) { return shortest(number); }
+std::string exact(float number) { return shortest(number); }
 
 std::string measured_seconds(double seconds) {
   char text[32];

@@ -23,6 +23,10 @@ std::string join(const std::vector<std::string>& parts, std::string_view separat
 // "0, 2, 5"
 std::string join(const std::vector<int>& numbers, std::string_view separator = ", ");
 
+// The shortest text that std::from_chars() reads back as the same number.
+std::string exact(double number);
+std::string exact(float number);
+
 // A time that was measured: "0.0123 s", "4.12 s"; from 1000 s on without digits behind the point, "4120 s".
 std::string measured_seconds(double seconds);
 

@@ -4,8 +4,18 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+
 namespace gradwire::strings_test {
 namespace {
+
+TEST(StringsTest, ExactTextsAreReadAsTheSameNumber) {
+  EXPECT_EQ(exact(0.7), "0.7");
+  EXPECT_EQ(exact(0.1F), "0.1");
+  EXPECT_EQ(exact(1e-60), "1e-60");
+  for (const double number : {1.0 / 3, 0.1234567, 0.1234574, 5e-324, 1.7976931348623157e308})
+    EXPECT_EQ(std::strtod(exact(number).c_str(), nullptr), number);
+}
 
 TEST(StringsTest, ConcatTakesAnythingThatPrints) {
   EXPECT_EQ(concat("rank ", 3, " of ", 8L, ", ", 0.5, ' ', std::string("done")), "rank 3 of 8, 0.5 done");

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -41,14 +40,6 @@ inline void require_numbered(const Codec& codec, std::size_t count) {
   if (count <= std::numeric_limits<std::uint32_t>::max()) return;
   throw InvalidArgument(concat("codec ", codec.name(), ": ", count,
                                " values are more than 32-bit indices can number; use smaller buckets"));
-}
-
-// The shortest text that from_chars() reads back as the same number, for name().
-template <class T>
-std::string exact(T number) {
-  char text[32];
-  const auto result = std::to_chars(text, text + sizeof(text), number);
-  return {text, result.ptr};
 }
 
 template <class T>

@@ -28,8 +28,11 @@ void BucketFiller::fill(std::size_t parameter, double factor) {
   at::Tensor& grad = store_.parameter(parameter).mutable_grad();
   warn_of_graph(grad);
   if (grad.defined() && store_.is_slot(grad, parameter)) {
-    if (factor != 1.0) slot.mul_(factor);
-    return;
+    if (store_.is_lendable(parameter)) {
+      if (factor != 1.0) slot.mul_(factor);
+      return;
+    }
+    grad = grad.clone();  // for the other DDP object
   }
   store_.reclaim(parameter);
   if (grad.defined()) {
@@ -117,8 +120,8 @@ void BucketFiller::write_back(std::size_t bucket, const at::Tensor& average) {
   const std::vector<at::Tensor>& views = in_place ? held.views : made;
   for (std::size_t slot = 0; slot < views.size(); ++slot) {
     const std::size_t parameter = store_.members(bucket)[slot];
-    if (options_.keeps_views && store_.is_lendable(parameter)) continue;
     at::Tensor& grad = held.layout->parameters[slot].mutable_grad();
+    if (options_.keeps_views && grad.defined() && store_.is_slot(grad, parameter)) continue;
     const at::ScalarType dtype = store_.dtype(parameter);
     if (!grad.defined() || grad.scalar_type() != dtype) {
       const auto options = views[slot].options().dtype(dtype);

@@ -16,7 +16,9 @@ namespace gradwire::internal {
 
 // A gradient that autograd made in other memory is copied into its slot, and the slot becomes .grad: permanently with
 // `keeps_views`, else as a loan (slot_loan_internal.h). So averages are not copied back, and gradients that accumulate
-// are not copied at all. Gradients on devices are not lent: without `keeps_views` their averages are copied back.
+// are not copied at all. The gradient of a parameter of two DDP objects stays in its own memory until the end of the
+// pass, for the other object, which reads it too. Gradients on devices are not lent: without `keeps_views` their
+// averages are copied back.
 //
 // Not thread-safe: the Reducer's lock guards the object.
 class BucketFiller final {

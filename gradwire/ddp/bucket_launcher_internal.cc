@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "gradwire/base/error.h"
+#include "gradwire/base/interrupt.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/base/trace.h"
 #include "gradwire/ddp/hook_agreement_internal.h"
@@ -22,6 +23,20 @@
 
 namespace gradwire::internal {
 namespace {
+
+thread_local const Failure* failure_of_lane = nullptr;
+
+// While an object exists, the waits of this thread end once `failure` has happened: a hook's future may never end.
+class EndsWithFailure final {
+ public:
+  explicit EndsWithFailure(const Failure& failure) noexcept {
+    failure_of_lane = &failure;
+    set_interrupt_check([]() noexcept { return failure_of_lane->happened(); });
+  }
+  ~EndsWithFailure() { set_interrupt_check(nullptr); }
+  EndsWithFailure(const EndsWithFailure&) = delete;
+  EndsWithFailure& operator=(const EndsWithFailure&) = delete;
+};
 
 bool routed(const std::vector<LaneScope::Route>& routes, const std::shared_ptr<ProcessGroup>& group) {
   return std::any_of(routes.begin(), routes.end(), [&](const auto& route) { return route.original == group; });
@@ -216,6 +231,7 @@ void BucketLauncher::give_up() {
 
 void BucketLauncher::run_on_lane(const BucketJob& job, Lane& lane) {
   if (failure_.happened()) return;
+  const EndsWithFailure ends(failure_);
   const observe::CallerLine caller(job.caller);
   const auto failed = [&] {
     failure_.report(with_hook_named(std::current_exception(), job.hook.get(), group_->rank()),
@@ -329,8 +345,12 @@ at::Tensor BucketLauncher::checked(const BucketJob& job, at::Tensor result) cons
       result.scalar_type() == buffer.scalar_type() && result.device() == buffer.device()) {
     return result.is_contiguous() ? result : result.contiguous();
   }
-  const std::string got = result.defined() ? concat(result.scalar_type(), result.sizes(), " on ", result.device())
-                                           : std::string("an undefined tensor");
+  std::string got = "an undefined tensor";
+  if (result.defined()) {
+    const bool dense = result.layout() == at::kStrided;
+    got = concat(dense ? "" : concat("a tensor of layout ", result.layout(), ", "), result.scalar_type(),
+                 result.sizes(), " on ", result.device());
+  }
   throw InvalidArgument(concat("The hook '", job.hook->traits().name, "' returned ", got, " for bucket ", job.bucket(),
                                " on rank ", group_->rank(), "; it must return ", buffer.scalar_type(), buffer.sizes(),
                                " on ", buffer.device(), ", like the bucket's buffer."));

@@ -24,7 +24,10 @@ std::int64_t line_elements(at::ScalarType dtype) {
 }  // namespace
 
 BucketStore::BucketStore(std::vector<NamedTensor> parameters, std::optional<at::ScalarType> bucket_dtype)
-    : parameters_(std::move(parameters)), places_(parameters_.size()), loans_(parameters_.size()) {
+    : parameters_(std::move(parameters)),
+      claims_(parameters_),
+      places_(parameters_.size()),
+      loans_(parameters_.size()) {
   for (const NamedTensor& parameter : parameters_) {
     const at::ScalarType own = parameter.tensor.scalar_type();
     types_.push_back({own, parameter.tensor.is_floating_point() ? bucket_dtype.value_or(own) : own,

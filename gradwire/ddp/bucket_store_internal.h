@@ -12,6 +12,7 @@
 
 #include "gradwire/ddp/bucket_plan.h"
 #include "gradwire/ddp/grad_bucket.h"
+#include "gradwire/ddp/parameter_claims_internal.h"
 #include "gradwire/ddp/replica_sync_internal.h"
 #include "gradwire/ddp/slot_loan_internal.h"
 #include "gradwire/process_group/process_group.h"
@@ -67,8 +68,13 @@ class BucketStore {
   // Whether the parameter's tensor still has its device, its sizes and its dtype. With `lowered` the dtype may differ:
   // mixed precision may have lowered it.
   bool fits(std::size_t parameter, bool lowered) const;
-  // Whether the slot has the dtype of the parameter, so that the slot's memory may be the gradient.
-  bool is_lendable(std::size_t parameter) const { return types_[parameter].parameter == types_[parameter].slot; }
+  // Whether the slot's memory may be the gradient: it has the dtype of the parameter, and no other DDP object of this
+  // process reads the gradient while this one reduces it.
+  bool is_lendable(std::size_t parameter) const {
+    return types_[parameter].parameter == types_[parameter].slot && !claims_.is_shared(parameter);
+  }
+  // The parameters are no longer this object's to average. Only make_gradients_private() may follow.
+  void release_parameters() noexcept { claims_.release(); }
   // The last and the first bucket with memory. Hooks get only buckets with memory.
   std::size_t last_dense_bucket() const;
   std::size_t first_dense_bucket() const;
@@ -102,6 +108,7 @@ class BucketStore {
   Bucket cut_bucket(std::size_t index);
 
   const std::vector<NamedTensor> parameters_;
+  ParameterClaims claims_;
   std::vector<Types> types_;  // by parameter
   bool allocated_ = false;
   BucketPlan plan_;

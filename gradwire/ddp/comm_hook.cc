@@ -40,7 +40,7 @@ Future run_hook(CommHook& hook, GradBucket& bucket) {
 
 at::Tensor result_of(CommHook& hook, GradBucket& bucket) {
   const Future future = run_hook(hook, bucket);
-  future->waitAndThrow();
+  work_from_future(future)->wait();
   return tensor_of(*future);
 }
 

@@ -43,8 +43,9 @@ struct HookTraits {
   // True: the hook may run for two buckets at once, on different threads. False: DDP calls the hook for one bucket at a
   // time, in bucket order.
   bool parallel_safe = false;
-  // True: the hook makes one collective and never waits. Over a group that cannot be duplicated, DDP may then start the
-  // hook for several buckets, and wait for their futures at the end of the backward pass.
+  // True: one collective at most goes on when the hook returns, and the hook's future ends with it. Over a group that
+  // cannot be duplicated, DDP may then start the hook for several buckets, and wait for their futures at the end of the
+  // backward pass.
   bool single_collective = false;
   // The groups that the hook uses besides DDP's own group. DDP makes duplicates of these groups for its lanes when the
   // hook is registered; that is collective in these groups.

@@ -3,11 +3,13 @@
 // The parts of a DdpCore.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "gradwire/base/mutex.h"
 #include "gradwire/ddp/delayed_reduction_internal.h"
 #include "gradwire/ddp/distributed_data_parallel.h"
 #include "gradwire/ddp/low_precision_internal.h"
@@ -32,15 +34,18 @@ struct DdpCore::Parts {
   std::vector<internal::NamedTensor> frozen;   // parameters that needed no gradient when the module was wrapped
   std::vector<at::Tensor> parameters;          // without the ignored ones
   std::vector<internal::NamedTensor> trained;  // the parameters whose gradients the Reducer averages
+  std::vector<internal::NamedTensor> delayed;  // the parameters whose gradients the DelayedReduction averages
   internal::ReducerOptions tuned;              // its options
   internal::TensorIdentities parameters_seen;
   std::vector<at::Tensor> buffers;  // the module's present buffers, without the ignored ones
   internal::TensorIdentities buffers_seen;
   bool buffers_given = false;  // true: set_buffers() gave the buffers, and the module's own are not used
-  std::shared_ptr<internal::Reducer> reducer;                     // null between leave_group() and enter_group()
-  std::shared_ptr<CommHook> hook;                                 // the user's; null: plain averaging
-  std::shared_ptr<internal::LowPrecision> low_precision;          // null: no mixed precision
-  std::shared_ptr<internal::DelayedReduction> delayed_reduction;  // null: no delayed gradients
+  std::shared_ptr<internal::Reducer> reducer;  // null between leave_group() and enter_group()
+  mutable Mutex asked_mutex;
+  std::shared_ptr<internal::Reducer> asked GRADWIRE_GUARDED_BY(asked_mutex);  // the same, for questions of any thread
+  std::shared_ptr<CommHook> hook;                                             // the user's; null: plain averaging
+  std::shared_ptr<internal::LowPrecision> low_precision;                      // null: no mixed precision
+  std::shared_ptr<internal::DelayedReduction> delayed_reduction;              // null: no delayed gradients
   std::unique_ptr<internal::ShadowGradients> shadow_gradients;
   bool sync = true;
   // As in PyTorch: buffers are broadcast when the training forward before was synchronized. So the first forward under
@@ -48,15 +53,18 @@ struct DdpCore::Parts {
   bool buffers_due = true;
   bool synchronized_forward = false;         // between before_forward() and after_forward()
   int forward_divisor = 1;                   // the divisor of the sums of that forward's backward pass
-  bool joined_ever = false;                  // true: the object has been in a Join
+  std::atomic<bool> buffers_travel{true};    // buffers are broadcast before training forwards
+  std::atomic<bool> joined_ever{false};      // the object has been in a Join
   bool divide_by_initial_world_size = true;  // the option of the Join
   std::vector<bool> has_taken_part;          // by rank: the rank was active in a synchronized iteration
 
-  bool buffers_travel() const { return options.forward_sync_buffers.value_or(options.broadcast_buffers); }
   // The tensors that replicas have in common: the parameters, and the buffers when `with_buffers` is true.
   std::vector<at::Tensor> state(bool with_buffers) const;
   // The Reducer. Throws InvalidArgument between leave_group() and enter_group().
   internal::Reducer& in_group() const;
+  // The same, for any thread.
+  std::shared_ptr<internal::Reducer> in_group_for_question() const;
+  void set_reducer(std::shared_ptr<internal::Reducer> next);
   // Makes the Reducer and what else belongs to the ranks that the group has now. Not collective.
   void make_reducer();
   // Makes the duplicates of the group, at the first call. Collective.

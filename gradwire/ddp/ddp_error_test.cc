@@ -5,9 +5,13 @@
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/nn/modules/activation.h>
 
+#include <atomic>
+#include <chrono>
 #include <stdexcept>
+#include <thread>
 
 #include "gradwire/base/error.h"
+#include "gradwire/base/interrupt.h"
 #include "gradwire/ddp/ddp_test_support.h"
 #include "gradwire/process_group/call_group.h"
 
@@ -346,6 +350,59 @@ TEST_P(DdpError, AHooksResultOfTheWrongKindIsRefused) {
   expect_refused([](GradBucket&) { return at::zeros({3}); }, "[3]");
   expect_refused([](GradBucket& bucket) { return bucket.buffer().view({1, -1}); }, "must return");
   expect_refused([](GradBucket&) { return at::Tensor(); }, "undefined");
+  expect_refused([](GradBucket& bucket) { return bucket.buffer().to_sparse(); }, "of layout Sparse");
+}
+
+// The thread that waits for the backward pass is interrupted, as by Ctrl-C.
+TEST(DdpInterrupted, AHooksFutureThatNeverEndsIsWaitedForNoLonger) {
+  static std::atomic<bool> interrupted;
+  for (const int lanes : {0, 1}) {
+    interrupted = false;
+    const gradwire::testing::Setup setup{"threads", lanes};
+    run_ranks(setup, 1, [&](int, auto group) {
+      DistributedDataParallel ddp(Mlp(), options_for(setup, group));
+      ddp.register_comm_hook([](GradBucket&) {
+        interrupted = true;
+        return c10::make_intrusive<c10::ivalue::Future>(c10::TensorType::get());
+      });
+      set_interrupt_check([]() noexcept { return interrupted.load(); });
+      const auto before = std::chrono::steady_clock::now();
+      const std::string error = error_of([&] { ddp(random_tensor({2, 8}, 1)).sum().backward(); });
+      set_interrupt_check(nullptr);
+      expect_contains(error, "interrupted");
+      EXPECT_LT(std::chrono::steady_clock::now() - before, std::chrono::seconds(20));
+    });
+  }
+}
+
+// leave_group() and enter_group() exchange what answers.
+TEST(DdpQuestions, MayBeAskedByAnyThreadWhileTheObjectChangesItsGroup) {
+  const gradwire::testing::Setup setup{"threads", 1};
+  run_ranks(setup, 1, [&](int, auto group) {
+    DistributedDataParallel ddp(Mlp(), options_for(setup, group));
+    std::atomic<bool> ends = false;
+    std::uint64_t answered = 0;
+    std::thread asks([&] {
+      while (!ends) {
+        try {
+          (void)ddp.logging_data();
+          (void)ddp.core().payload_bytes();
+          answered += ddp.core().bucket_plan().size();
+          ddp.core().require_well();
+        } catch (const InvalidArgument&) {
+          // Between leave_group() and enter_group().
+        }
+      }
+    });
+    for (int i = 0; i < 200; ++i) {
+      ddp.core().leave_group();
+      ddp.core().enter_group();
+      ddp(random_tensor({2, 8}, i)).sum().backward();
+    }
+    ends = true;
+    asks.join();
+    EXPECT_GT(answered, 0U);
+  });
 }
 
 struct BoomFunction : torch::autograd::Function<BoomFunction> {
@@ -490,6 +547,13 @@ TEST_P(DdpError, AHookIsRegisteredOnceAndBeforeTraining) {
     expect_contains(error_of([&] { ddp.register_comm_hook(std::shared_ptr<CommHook>()); }), "null");
     ddp.register_comm_hook(noop);
     expect_contains(error_of([&] { ddp.register_comm_hook(noop); }), "already");
+    DistributedDataParallel replaced(Mlp(), options(group));
+    replaced.replace_comm_hook(make_comm_hook(noop, {.name = "the_new_one"}));
+    expect_contains(error_of([&] { replaced.register_comm_hook(noop); }), "'the_new_one' already");
+    replaced.replace_comm_hook(nullptr);
+    replaced.register_comm_hook(make_comm_hook(noop, {.name = "the_first"}));
+    replaced(random_tensor({2, 8}, rank)).sum().backward();
+    EXPECT_EQ(replaced.logging_data().comm_hook, "the_first");
     DistributedDataParallel trained(Mlp(), options(group));
     trained(random_tensor({2, 8}, rank)).sum().backward();
     expect_contains(error_of([&] { trained.register_comm_hook(noop); }), "before training");

@@ -30,7 +30,7 @@ class DdpCore::Shadow final : public JoinHook {
     parts_.shadow_gradients->end_join();
     if (parts_.group->size() == 1) return;
     parts_.follow_buffers();
-    internal::broadcast_values(parts_.reducer->control(), parts_.state(parts_.buffers_travel()), end.last_joiner);
+    internal::broadcast_values(parts_.reducer->control(), parts_.state(parts_.buffers_travel), end.last_joiner);
   }
 
  private:

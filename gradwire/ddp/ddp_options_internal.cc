@@ -130,10 +130,6 @@ bool needs_one_thread(const std::vector<NamedTensor>& parameters, const ProcessG
   });
 }
 
-bool contains(const Names& names, const std::string& name) {
-  return std::find(names.begin(), names.end(), name) != names.end();
-}
-
 ReducerOptions reducer_options(const DdpOptions& options) {
   if (options.lanes < -1 || options.lanes > kMaxLanes) {
     throw InvalidArgument(concat("DistributedDataParallel: lanes = ", options.lanes, "; it must be 0 to ", kMaxLanes,

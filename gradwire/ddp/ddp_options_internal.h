@@ -37,6 +37,4 @@ void require_names(const torch::nn::Module& module, const DdpOptions& options);
 // The settings that the ranks compare. `place` is the kind of device that the parameters are on.
 std::vector<NamedSetting> settings_of(const DdpOptions& options, const ReducerOptions& tuned, c10::DeviceType place);
 
-bool contains(const std::vector<std::string>& names, const std::string& name);
-
 }  // namespace gradwire::internal

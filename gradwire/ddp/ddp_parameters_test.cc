@@ -470,6 +470,72 @@ TEST_P(DdpParameters, DelayedParametersAreAveragedToo) {
   }
 }
 
+// Two layers have one weight, which libtorch lists under both names.
+TEST_P(DdpParameters, ASharedParameterMayBeDelayedUnderAnyOfItsNames) {
+  struct Layer : torch::nn::Module {
+    explicit Layer(const at::Tensor& shared) { weight = register_parameter("weight", shared); }
+    at::Tensor weight;
+  };
+  struct Tied : torch::nn::Module {
+    Tied() {
+      first = register_parameter("first", at::ones({4}));
+      encoder = register_module("encoder", std::make_shared<Layer>(at::ones({1 << 16})));
+      decoder = register_module("decoder", std::make_shared<Layer>(encoder->weight));
+    }
+    at::Tensor forward(const at::Tensor& x) { return (encoder->weight * x).sum() * first.square().sum(); }
+    at::Tensor first;
+    std::shared_ptr<Layer> encoder, decoder;
+  };
+  for (const std::vector<std::string>& names : std::vector<std::vector<std::string>>{
+           {"encoder.weight"}, {"decoder.weight"}, {"decoder.weight", "encoder.weight"}}) {
+    run_ranks(GetParam(), 2, [&](int rank, auto group) {
+      auto made = options(group);
+      made.delay_all_reduce_named_params = names;
+      made.param_to_hook_all_reduce = "first";
+      const auto net = std::make_shared<Tied>();
+      DistributedDataParallel<Tied> ddp(net, made);
+      EXPECT_EQ(ddp.core().bucket_plan(), (std::vector<std::vector<std::size_t>>{{0}})) << "`first` alone";
+      for (int step = 0; step < 5; ++step) {
+        ddp.zero_grad(step % 2 == 0);
+        ddp(at::full({}, 1.0 + 2 * rank)).backward();
+        EXPECT_TRUE(net->encoder->weight.grad().eq(8).all().item<bool>()) << "step " << step << ", rank " << rank;
+      }
+    });
+  }
+}
+
+TEST_P(DdpParameters, AllParametersMayBeDelayed) {
+  run_ranks(GetParam(), 2, [&](int rank, auto group) {
+    auto made = options(group);
+    Mlp net;
+    for (const auto& parameter : net->named_parameters()) made.delay_all_reduce_named_params.push_back(parameter.key());
+    made.param_to_hook_all_reduce = "layer0.weight";
+    DistributedDataParallel ddp(net, made);
+    for (int step = 0; step < 3; ++step) {
+      ddp.zero_grad();
+      ddp(random_tensor({2, 8}, 10 * rank + step)).sum().backward();
+      Mlp alone;
+      for (int other = 0; other < 2; ++other)
+        (alone->forward(random_tensor({2, 8}, 10 * other + step)).sum() / 2).backward();
+      expect_close(gradients_of(*net), gradients_of(*alone));
+      EXPECT_EQ(ddp.core().iterations(), static_cast<std::uint32_t>(step) + 1);
+      ddp.replace_comm_hook(nullptr);
+      EXPECT_GE(ddp.logging_data().last.backward_compute.count(), 0);
+    }
+  });
+}
+
+TEST_P(DdpParameters, ASparseParameterCannotBeDelayed) {
+  run_ranks(GetParam(), 1, [&](int, auto group) {
+    auto made = options(group);
+    made.delay_all_reduce_named_params = {"table.weight"};
+    made.param_to_hook_all_reduce = "linear.weight";
+    const std::string error = error_of([&] { DistributedDataParallel ddp(Tables(), made); });
+    EXPECT_NE(error.find("'table.weight' of delay_all_reduce_named_params makes sparse gradients"), std::string::npos)
+        << error;
+  });
+}
+
 // The sums over the ranks are beyond float16's range, the averages are not.
 TEST_P(DdpParameters, AveragesOfHalvesAreFiniteWhereSumsAreNot) {
   struct Halves : torch::nn::Module {

@@ -166,6 +166,60 @@ TEST_P(DdpPrecision, ForwardsWithoutABackwardPass) {
   });
 }
 
+// A module that keeps its last output drops the graph of the forward before in the middle of the next one.
+TEST_P(DdpPrecision, AForwardThatDropsTheLastOutputsStaysInTheLowerPrecision) {
+  struct Recurrent : torch::nn::Module {
+    Recurrent() {
+      cell = register_module("cell", torch::nn::Linear(8, 8));
+      head = register_module("head", torch::nn::Linear(8, 8));
+      fill(*this, 4);
+    }
+    std::pair<at::Tensor, at::Tensor> forward(const at::Tensor& x) {
+      state = torch::tanh(cell(state.defined() ? x + state.detach() : x));
+      types.push_back(head->weight.scalar_type());
+      return {head(state), state};
+    }
+    torch::nn::Linear cell{nullptr}, head{nullptr};
+    at::Tensor state;
+    std::vector<at::ScalarType> types;
+  };
+  run_ranks(GetParam(), kWorld, [&](int rank, auto group) {
+    auto made = options(group);
+    made.mixed_precision = MixedPrecision{.param_dtype = at::kBFloat16};
+    const auto net = std::make_shared<Recurrent>();
+    DistributedDataParallel<Recurrent> ddp(net, made);
+    for (int step = 0; step < 3; ++step) (void)ddp(input_of(rank, step));
+    ddp(input_of(rank, 3)).first.sum().backward();
+    EXPECT_EQ(net->types, std::vector<at::ScalarType>(4, at::kBFloat16));
+    EXPECT_EQ(net->head->weight.scalar_type(), at::kFloat);
+    EXPECT_TRUE(net->cell->weight.grad().defined());
+  });
+}
+
+// DDP casts the arguments in copies of its own, so a reference to one of them would outlive what it refers to.
+TEST_P(DdpPrecision, AReferenceToAnArgumentIsReturnedAsAValue) {
+  struct Skip : torch::nn::Module {
+    Skip() { weight = register_parameter("weight", at::ones({8})); }
+    const std::vector<at::Tensor>& forward(std::vector<at::Tensor>& inputs) {
+      inputs[0] = inputs[0] * weight;
+      return inputs;
+    }
+    at::Tensor weight;
+  };
+  run_ranks(GetParam(), kWorld, [&](int rank, auto group) {
+    auto made = options(group);
+    made.mixed_precision = MixedPrecision{.param_dtype = at::kBFloat16};
+    DistributedDataParallel<Skip> ddp(std::make_shared<Skip>(), made);
+    std::vector<at::Tensor> inputs{input_of(rank, 0)};
+    auto outputs = ddp(inputs);
+    static_assert(std::is_same_v<decltype(outputs), std::vector<at::Tensor>>);
+    static_assert(std::is_same_v<decltype(ddp(inputs)), std::vector<at::Tensor>>);
+    EXPECT_EQ(outputs.at(0).scalar_type(), at::kBFloat16);
+    outputs.at(0).sum().backward();
+    EXPECT_EQ(ddp.module()->weight.grad().scalar_type(), at::kFloat);
+  });
+}
+
 // Two forwards and one backward pass of their sum, with something between the forwards.
 TEST_P(DdpPrecision, WhatComesBetweenTwoForwardsOfOneBackwardPassLosesNoGradient) {
   for (const bool penalty : {false, true}) {

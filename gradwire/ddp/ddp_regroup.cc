@@ -14,7 +14,7 @@ void DdpCore::leave_group() {
   p.reducer->require_outside_hook("leave_group()");
   p.reducer->retire();
   // Their duplicates of the group go with them.
-  p.reducer.reset();
+  p.set_reducer(nullptr);
   p.delayed_reduction.reset();
   if (p.low_precision) p.low_precision->restore();
 }
@@ -30,7 +30,7 @@ void DdpCore::enter_group(const std::vector<std::string>& order) {
     if (p.hook != nullptr) p.reducer->set_hook(p.hook);
     p.reducer->attach();
   } catch (...) {
-    p.reducer.reset();
+    p.set_reducer(nullptr);
     p.delayed_reduction.reset();
     throw;
   }

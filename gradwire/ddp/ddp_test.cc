@@ -290,6 +290,44 @@ TEST_P(Ddp, TwoModulesTrainedInOneBackward) {
   });
 }
 
+// Two heads on one encoder, each with a DDP object of its own; and a DDP object within another one.
+TEST_P(Ddp, TwoObjectsMayAverageTheSameParametersInOneBackward) {
+  struct Heads : torch::nn::Module {
+    Heads(const Mlp& encoder, const Mlp& head)
+        : encoder_(register_module("encoder", encoder)), head_(register_module("head", head)) {}
+    at::Tensor forward(const at::Tensor& x) { return head_->forward(encoder_->forward(x)); }
+    Mlp encoder_, head_;
+  };
+  const auto input = [](int rank, int step) { return random_tensor({2, 8}, 100 * rank + step); };
+  ranks([&](int rank, auto group) {
+    Mlp encoder(3, 8, 1), left(2, 8, 2), right(2, 8, 3);
+    DistributedDataParallel<Heads> first(std::make_shared<Heads>(encoder, left), options(group));
+    first(input(rank, 90)).sum().backward();  // its gradients lie in buckets before the other object is there
+    DistributedDataParallel<Heads> second(std::make_shared<Heads>(encoder, right), options(group));
+    for (int step = 0; step < 20; ++step) {
+      SCOPED_TRACE(concat("step ", step, ", rank ", rank));
+      if (step % 3 != 1) {
+        first.zero_grad(step % 2 == 0);
+        second.zero_grad(step % 2 == 0);
+      }
+      const auto before = gradients_of(*encoder);
+      (first(input(rank, step)).square().sum() + second(input(rank, step + 30)).square().sum()).backward();
+      Mlp alone(3, 8, 1), left_alone(2, 8, 2), right_alone(2, 8, 3);
+      for (int other = 0; other < kWorld; ++other) {
+        ((left_alone->forward(alone->forward(input(other, step))).square().sum() +
+          right_alone->forward(alone->forward(input(other, step + 30))).square().sum()) /
+         kWorld)
+            .backward();
+      }
+      auto expected = gradients_of(*alone);
+      for (std::size_t i = 0; i < expected.size(); ++i) {
+        if (step % 3 == 1) expected[i] += before[i];
+      }
+      expect_close(gradients_of(*encoder), expected, 1e-5);
+    }
+  });
+}
+
 struct MixedImpl : torch::nn::Module {
   MixedImpl() {
     a = register_parameter("a", random_tensor({3, 5}, 1));

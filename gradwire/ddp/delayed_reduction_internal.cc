@@ -17,7 +17,8 @@ namespace gradwire::internal {
 
 DelayedReduction::DelayedReduction(std::vector<NamedTensor> parameters, at::Tensor trigger,
                                    std::optional<at::ScalarType> reduce_dtype)
-    : trigger_(std::move(trigger)),
+    : claims_(parameters),
+      trigger_(std::move(trigger)),
       on_cpu_(std::all_of(parameters.begin(), parameters.end(),
                           [](const NamedTensor& parameter) { return parameter.tensor.is_cpu(); })) {
   MutexLock lock(mutex_);

@@ -12,6 +12,7 @@
 
 #include "gradwire/base/mutex.h"
 #include "gradwire/ddp/accumulator_hooks_internal.h"
+#include "gradwire/ddp/parameter_claims_internal.h"
 #include "gradwire/ddp/replica_sync_internal.h"
 #include "gradwire/process_group/process_group.h"
 
@@ -63,6 +64,7 @@ class DelayedReduction final : public std::enable_shared_from_this<DelayedReduct
   void finish() GRADWIRE_EXCLUDES(mutex_);
   void finish_locked() GRADWIRE_REQUIRES(mutex_);
 
+  const ParameterClaims claims_;
   const at::Tensor trigger_;
   const bool on_cpu_;  // all delayed parameters
   mutable Mutex mutex_;

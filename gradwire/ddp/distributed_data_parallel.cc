@@ -97,20 +97,25 @@ std::vector<at::Tensor> tensors_of(const std::vector<NamedTensor>& named) {
   return out;
 }
 
-// Removes the tensors that `names` names.
-void take_out(std::vector<NamedTensor>& tensors, const Names& names) {
-  std::erase_if(tensors, [&](const NamedTensor& tensor) { return internal::contains(names, tensor.name); });
-}
-
-std::shared_ptr<internal::DelayedReduction> make_delayed_reduction(const torch::nn::Module& module,
-                                                                   const DdpOptions& options,
-                                                                   std::optional<at::ScalarType> reduce_dtype) {
-  if (options.delay_all_reduce_named_params.empty()) return nullptr;
+// The parameters that `options` delays, each once: a shared parameter has several names. Removes them from `trained`.
+std::vector<NamedTensor> take_out_delayed(std::vector<NamedTensor>& trained, const torch::nn::Module& module,
+                                          const DdpOptions& options) {
   const auto parameters = module.named_parameters();
-  std::vector<NamedTensor> delayed;
-  for (const std::string& name : options.delay_all_reduce_named_params) delayed.push_back({name, parameters[name]});
-  return std::make_shared<internal::DelayedReduction>(std::move(delayed), parameters[options.param_to_hook_all_reduce],
-                                                      reduce_dtype);
+  internal::NamedTensors given;
+  for (const std::string& name : options.delay_all_reduce_named_params) given.emplace_back(name, parameters[name]);
+  std::vector<NamedTensor> delayed = without_repeats(given, {});
+  for (const NamedTensor& one : delayed) {
+    const auto found = std::find_if(trained.begin(), trained.end(),
+                                    [&](const NamedTensor& other) { return other.tensor.is_same(one.tensor); });
+    if (found == trained.end()) continue;
+    if (found->sparse) {
+      throw UnsupportedError(concat("DistributedDataParallel: '", one.name,
+                                    "' of delay_all_reduce_named_params makes sparse gradients, which travel in a "
+                                    "bucket of their own only; leave it out of delay_all_reduce_named_params."));
+    }
+    trained.erase(found);
+  }
+  return delayed;
 }
 
 void cast_buffers(const std::vector<NamedTensor>& buffers, const std::optional<MixedPrecision>& types) {
@@ -138,14 +143,15 @@ DdpCore::DdpCore(std::shared_ptr<torch::nn::Module> module, DdpOptions options) 
         "the module itself.");
   }
   const std::vector<at::Tensor> with_gradient = tensors_of(trained);
-  take_out(trained, options.delay_all_reduce_named_params);
   mark_sparse(trained, *module, options);
+  p.delayed = take_out_delayed(trained, *module, options);
   p.device = device_of(options, parameters);
   p.group = options.process_group != nullptr ? options.process_group : default_group();
   require_served(*p.group, parameters);
 
   p.module = std::move(module);
   p.options = std::move(options);
+  p.buffers_travel = p.options.forward_sync_buffers.value_or(p.options.broadcast_buffers);
   p.frozen = needing_gradient(parameters, false);
   p.parameters = tensors_of(parameters);
   p.parameters_seen = internal::TensorIdentities::of_parameters(*p.module);
@@ -181,19 +187,42 @@ DdpCore::DdpCore(std::shared_ptr<torch::nn::Module> module, DdpOptions options) 
   p.reducer->attach();
 }
 
-internal::Reducer& DdpCore::Parts::in_group() const {
-  if (reducer != nullptr) return *reducer;
+namespace {
+
+[[noreturn]] void throw_without_ranks() {
   throw InvalidArgument(
       "a DistributedDataParallel was used between leave_group() and enter_group(), where it has no ranks; call "
       "enter_group() first.");
+}
+
+}  // namespace
+
+internal::Reducer& DdpCore::Parts::in_group() const {
+  if (reducer == nullptr) throw_without_ranks();
+  return *reducer;
+}
+
+std::shared_ptr<internal::Reducer> DdpCore::Parts::in_group_for_question() const {
+  MutexLock lock(asked_mutex);
+  if (asked == nullptr) throw_without_ranks();
+  return asked;
+}
+
+void DdpCore::Parts::set_reducer(std::shared_ptr<internal::Reducer> next) {
+  std::shared_ptr<internal::Reducer> before = std::exchange(reducer, std::move(next));  // goes after the lock
+  MutexLock lock(asked_mutex);
+  asked = reducer;
 }
 
 void DdpCore::Parts::make_reducer() {
   if (options.lanes == -1) tuned.lanes = internal::automatic_lanes(*group);
   if (internal::needs_one_thread(trained, *group)) tuned.lanes = 0;
   tuned.same_bits = internal::sums_in_one_order(*group);
-  delayed_reduction = make_delayed_reduction(*module, options, tuned.bucket_dtype);
-  reducer = std::make_shared<Reducer>(trained, group, tuned);
+  if (!delayed.empty()) {
+    delayed_reduction = std::make_shared<internal::DelayedReduction>(
+        delayed, module->named_parameters()[options.param_to_hook_all_reduce], tuned.bucket_dtype);
+  }
+  set_reducer(std::make_shared<Reducer>(trained, group, tuned));
 }
 
 DdpCore::~DdpCore() {
@@ -236,7 +265,7 @@ void DdpCore::replace_comm_hook(std::shared_ptr<CommHook> hook) {
 }
 const std::shared_ptr<CommHook>& DdpCore::comm_hook() const noexcept { return parts_->hook; }
 bool DdpCore::set_sync(bool sync) noexcept { return std::exchange(parts_->sync, sync); }
-void DdpCore::set_forward_sync_buffers(bool sync) noexcept { parts_->options.forward_sync_buffers = sync; }
+void DdpCore::set_forward_sync_buffers(bool sync) noexcept { parts_->buffers_travel = sync; }
 bool DdpCore::buffers_are_due() const noexcept { return parts_->buffers_due; }
 void DdpCore::set_buffers_due(bool due) noexcept { parts_->buffers_due = due; }
 bool DdpCore::moves_inputs() const noexcept { return parts_->device.has_value() || parts_->low_precision != nullptr; }
@@ -246,11 +275,21 @@ at::Tensor DdpCore::to_device(at::Tensor tensor) const {
   return parts_->low_precision && tensor.is_floating_point() ? tensor.to(*parts_->options.mixed_precision->param_dtype)
                                                              : tensor;
 }
-std::vector<std::string> DdpCore::bucket_order() const { return parts_->in_group().bucket_order(); }
+std::vector<std::string> DdpCore::bucket_order() const { return parts_->in_group_for_question()->bucket_order(); }
 void DdpCore::set_bucket_order(const std::vector<std::string>& names) { parts_->in_group().set_bucket_order(names); }
-std::vector<std::vector<std::size_t>> DdpCore::bucket_plan() const { return parts_->in_group().plan(); }
-std::uint64_t DdpCore::payload_bytes() const { return parts_->in_group().payload_bytes(); }
-std::uint32_t DdpCore::iterations() const { return parts_->in_group().iterations(); }
+std::vector<std::vector<std::size_t>> DdpCore::bucket_plan() const { return parts_->in_group_for_question()->plan(); }
+std::uint64_t DdpCore::payload_bytes() const { return parts_->in_group_for_question()->payload_bytes(); }
+std::uint32_t DdpCore::iterations() const { return parts_->in_group_for_question()->iterations(); }
+
+void DdpCore::require_well() const {
+  std::shared_ptr<Reducer> reducer;
+  {
+    MutexLock lock(parts_->asked_mutex);
+    reducer = parts_->asked;
+  }
+  if (reducer == nullptr) return;
+  if (const std::exception_ptr error = reducer->error()) std::rethrow_exception(error);
+}
 
 DdpLoggingData DdpCore::logging_data() const {
   const Parts& p = *parts_;
@@ -259,14 +298,14 @@ DdpLoggingData DdpCore::logging_data() const {
   data.world_size = p.group->size();
   data.backend_name = p.group->name();
   data.module_name = p.module->name();
-  data.broadcast_buffers = p.buffers_travel();
+  data.broadcast_buffers = p.buffers_travel;
   data.gradient_as_bucket_view = p.options.gradient_as_bucket_view;
   data.find_unused_parameters = p.options.find_unused_parameters && !p.options.static_graph;
   data.static_graph = p.options.static_graph;
   data.mixed_precision = p.options.mixed_precision.has_value();
   data.join_uneven_inputs = p.joined_ever;
   data.ignored_parameters = p.options.parameters_and_buffers_to_ignore;
-  p.in_group().report(data);
+  p.in_group_for_question()->report(data);
   return data;
 }
 
@@ -278,7 +317,7 @@ void DdpCore::before_forward() {
   p.synchronized_forward = false;
   Parts::Forward forward;
   forward.synchronized = p.sync && c10::GradMode::is_enabled();
-  const bool may_broadcast = c10::GradMode::is_enabled() && p.buffers_travel() && p.module->is_training();
+  const bool may_broadcast = c10::GradMode::is_enabled() && p.buffers_travel && p.module->is_training();
   const bool is_due = may_broadcast && p.buffers_due && p.reducer != nullptr && !p.reducer->alone();
   if (is_due) p.follow_buffers();  // needed to know whether there are buffers
   forward.buffers = is_due && !p.buffers.empty();

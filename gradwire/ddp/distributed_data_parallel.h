@@ -131,6 +131,11 @@ class DdpCore final : public Joinable {
   std::vector<std::string> bucket_order() const;
   void set_bucket_order(const std::vector<std::string>& names);
 
+  // Throws the error with which this object has ended (a synchronized backward pass failed); does nothing where there
+  // is none, and between leave_group() and enter_group(). For loops that must not go on after an error that the user's
+  // code has caught. Any thread.
+  void require_well() const;
+
   // Questions, for tests and logs. Any thread, and also a hook, may ask these, bucket_order(), options(),
   // process_group() and module() at any time.
   //
@@ -249,11 +254,12 @@ class DistributedDataParallel {
                                    DdpOptions options = {}) requires std::is_base_of_v<torch::nn::Module, Module>
       : DistributedDataParallel(std::make_shared<Module>(std::move(module)), std::move(options)) {}
 
-  // Calls the module's forward() and returns the result. Throws what DdpCore::before_forward() and the module throw.
-  // Always inlined, so that the flight recorder finds the caller's line in builds without optimization, too.
+  // Calls the module's forward() and returns the result; a reference to tensors becomes a copy of the value that holds
+  // them, because it may refer to an argument that DDP has moved. Throws what DdpCore::before_forward() and the module
+  // throw. Always inlined, so that the flight recorder finds the caller's line in builds without optimization, too.
   template <class... Args>
   [[gnu::always_inline]] decltype(auto) forward(Args&&... args) {
-    using Result = decltype(module_->forward(std::forward<Args>(args)...));
+    using Result = internal::ForwardResult<decltype(module_->forward(std::forward<Args>(args)...))>;
     internal::ForwardPass pass(core_);
     if constexpr (std::is_void_v<Result>) {
       call<Result>(std::forward<Args>(args)...);

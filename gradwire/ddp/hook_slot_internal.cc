@@ -20,10 +20,10 @@ void require_named_groups(const CommHook& hook) {
 
 void HookSlot::set_first(std::shared_ptr<CommHook> hook, const Iteration& iteration) {
   if (hook == nullptr) throw InvalidArgument("register_comm_hook() got a null hook.");
-  if (hook_ != nullptr) {
+  const CommHook* const has = hook_ == nullptr && replacement_ ? replacement_->get() : hook_.get();
+  if (has != nullptr) {
     throw InvalidArgument(concat("register_comm_hook(): this DistributedDataParallel has the hook '",
-                                 hook_->traits().name,
-                                 "' already; it takes one, once. replace_comm_hook() changes it."));
+                                 has->traits().name, "' already; it takes one, once. replace_comm_hook() changes it."));
   }
   if (iteration.number() > 0 || iteration.any_launched()) {
     throw InvalidArgument(
@@ -31,6 +31,7 @@ void HookSlot::set_first(std::shared_ptr<CommHook> hook, const Iteration& iterat
         "training.");
   }
   require_named_groups(*hook);
+  replacement_.reset();
   hook_ = std::move(hook);
   since_ = iteration.number();
 }

@@ -31,6 +31,7 @@ void Iteration::expect_as_joined() {
 bool Iteration::begin_pass() {
   if (std::exchange(pass_begun_, true)) return false;
   backward_ = Clock::now();
+  if (pending_.empty()) first_launch_ = last_gradient_ = backward_;
   return true;
 }
 

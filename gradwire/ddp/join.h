@@ -65,9 +65,12 @@ class JoinHook {
 };
 
 // A participant of a Join: DistributedDataParallel, a sharded optimizer, or a class of the user's own. A joinable calls
-// Join::notify(*this) before the collectives of each iteration. Not thread-safe.
+// Join::notify(*this) before the collectives of each iteration. A copy is in no Join. Not thread-safe.
 class Joinable {
  public:
+  Joinable() = default;
+  Joinable(const Joinable&) noexcept {}
+  Joinable& operator=(const Joinable&) noexcept { return *this; }
   virtual ~Joinable() = default;
   // Returns the hook for one Join. The constructor of the Join calls this method on all ranks, so the method may be
   // collective. The Join owns the hook.
@@ -93,7 +96,8 @@ class EarlyTermination final : public Error {
 //
 // In each iteration the joinables make their collectives in the order in which the Join got them. Each joinable ends
 // its collectives before the next one begins: for example, DDP runs one backward pass for each forward pass, and the
-// optimizer's step follows. A forward without a backward pass, or within no_sync(), is an iteration too.
+// optimizer's step follows. A forward without gradients (NoGradGuard), or within no_sync(), is an iteration too. A
+// synchronized forward needs its backward pass: ranks that have joined take part in it, and wait for it.
 //
 // When a rank leaves the Join with an exception, the other ranks get a PeerError that names the rank, and that quotes
 // an exception of finish(). This holds if the group can be duplicated. Not thread-safe.

@@ -53,6 +53,7 @@ bool LowPrecision::is_lowered() const {
 
 bool LowPrecision::lower() {
   MutexLock lock(mutex_);
+  in_forward_ = true;
   restoring_ = false;
   const bool changed = lowered_ && std::any_of(entries_.begin(), entries_.end(), [](const Entry& entry) {
                          return entry.was_replaced() || entry.was_changed();
@@ -77,6 +78,7 @@ bool LowPrecision::lower() {
 }
 
 void LowPrecision::restore_after(const std::vector<at::Tensor>& outputs) {
+  end_forward();
   if (!c10::GradMode::is_enabled()) {
     if (!awaits_backward()) restore();
     return;
@@ -100,13 +102,19 @@ void LowPrecision::restore_after(const std::vector<at::Tensor>& outputs) {
 void LowPrecision::graph_gone(std::uint64_t lowering) noexcept {
   {
     MutexLock lock(mutex_);
-    if (lowering != lowering_ || !lowered_ || --graphs_ > 0 || restoring_) return;
+    if (lowering != lowering_ || !lowered_ || --graphs_ > 0 || restoring_ || in_forward_) return;
   }
   restore_or_log();
 }
 
 void LowPrecision::abandon_forward() noexcept {
+  end_forward();
   if (!awaits_backward()) restore_or_log();
+}
+
+void LowPrecision::end_forward() noexcept {
+  MutexLock lock(mutex_);
+  in_forward_ = false;
 }
 
 bool LowPrecision::awaits_backward() const noexcept {

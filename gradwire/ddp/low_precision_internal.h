@@ -22,8 +22,9 @@ class LowPrecision final : public std::enable_shared_from_this<LowPrecision> {
   // Lowers those of `parameters` that have a real floating-point dtype. `dtype`: the lower precision.
   LowPrecision(std::vector<at::Tensor> parameters, at::ScalarType dtype);
 
-  // Turns the parameters into copies of the lower precision. Returns whether they changed; does nothing when they
-  // already are lowered. Throws as restore() does.
+  // Called before a forward pass, after which restore_after() or abandon_forward() is called. Turns the parameters into
+  // copies of the lower precision, which they stay until then at least. Returns whether they changed; does nothing when
+  // they already are lowered. Throws as restore() does.
   bool lower() GRADWIRE_EXCLUDES(mutex_);
   // Gives the parameters their own values and dtype back, and casts the gradients to that dtype. Does nothing when the
   // parameters are not lowered. A parameter whose tensor was replaced meanwhile (as torch::load() does) keeps the new
@@ -34,7 +35,8 @@ class LowPrecision final : public std::enable_shared_from_this<LowPrecision> {
 
   // Called after a forward pass. Calls restore() at the end of the backward pass through one of `outputs`, also when
   // that pass ends with an exception; a pass for chosen inputs that leaves out all parameters does not count. Calls
-  // restore() also when the graphs of all `outputs` are destroyed, because no backward pass can follow then. When no
+  // restore() also when the graphs of all `outputs` are destroyed, because no backward pass can follow then; but not
+  // within a forward pass, which may drop the outputs of the one before. When no
   // output has a graph, calls restore() now, unless a backward pass through the outputs of an earlier forward may still
   // follow. When `outputs` is empty, the outputs are unknown: the next backward pass restores.
   void restore_after(const std::vector<at::Tensor>& outputs) GRADWIRE_EXCLUDES(mutex_);
@@ -55,6 +57,7 @@ class LowPrecision final : public std::enable_shared_from_this<LowPrecision> {
     bool was_replaced() const { return !parameter.is_alias_of(low); }
     bool was_changed() const;
   };
+  void end_forward() noexcept GRADWIRE_EXCLUDES(mutex_);
   bool awaits_backward() const noexcept GRADWIRE_EXCLUDES(mutex_);
   void begin_backward() GRADWIRE_EXCLUDES(mutex_);
   void graph_gone(std::uint64_t lowering) noexcept GRADWIRE_EXCLUDES(mutex_);
@@ -65,6 +68,7 @@ class LowPrecision final : public std::enable_shared_from_this<LowPrecision> {
   mutable Mutex mutex_;
   std::vector<Entry> entries_ GRADWIRE_GUARDED_BY(mutex_);
   bool lowered_ GRADWIRE_GUARDED_BY(mutex_) = false;
+  bool in_forward_ GRADWIRE_GUARDED_BY(mutex_) = false;
   bool restoring_ GRADWIRE_GUARDED_BY(mutex_) = false;      // true: the running pass restores at its end
   std::uint64_t lowering_ GRADWIRE_GUARDED_BY(mutex_) = 0;  // the number of calls of lower() that changed something
   std::size_t graphs_ GRADWIRE_GUARDED_BY(mutex_) = 0;      // the graphs of forward passes since then that exist

@@ -111,6 +111,10 @@ inline constexpr bool kIsMoved =
 template <class T>
 using MovedArgument = std::conditional_t<kIsMoved<T>, std::remove_cvref_t<T>, T&&>;
 
+// What DDP returns of a forward() that returns T: a value that holds tensors, where T is a reference to one.
+template <class T>
+using ForwardResult = std::conditional_t<std::is_reference_v<T> && kIsMoved<T>, std::remove_cvref_t<T>, T>;
+
 template <class T, class Visit>
 void visit_moved(T& argument, const Visit& visit) {
   if constexpr (kIsMoved<T>) visit(argument);

@@ -29,6 +29,8 @@ void Reducer::begin_pass(std::optional<std::size_t> parameter) {
   if (!iteration_.begin_pass()) return;
   calls_.begin_pass();
   trace::point("ddp.backward", group_->rank(), iteration_.number());
+  // All parameters are delayed: there is no last bucket whose launch does this.
+  if (store_.bucket_count() == 0) return finish_after_pass();
   if (options_.graph == GraphKind::every_parameter) return;
   try {
     if (intake_.learns()) {
@@ -116,8 +118,11 @@ void Reducer::backward_failed(const std::exception_ptr& error) {
 }
 
 void Reducer::launch_ready() {
-  if (!launch_next()) return;
   // Not earlier: a re-entrant pass ends before the others, and its callbacks would find buckets that are not ready.
+  if (launch_next()) finish_after_pass();
+}
+
+void Reducer::finish_after_pass() {
   torch::autograd::Engine::get_default_engine().queue_callback([self = shared_from_this()] { self->finish(); });
 }
 

@@ -100,6 +100,7 @@ void Reducer::retire() {
     failure_.report(std::make_exception_ptr(AbortedError(reason)), "leave_group()");
   }
   leave_buckets();
+  store_.release_parameters();
 }
 
 void Reducer::attach() {
@@ -179,12 +180,12 @@ void Reducer::before_forward() {
     fail_and_throw("its next forward");
   }
   if (!started_ || idle()) return;
-  store_.allocate(*control_);
-  if (arrangement_.follow_order(*control_, iteration_.number())) begin_iteration();
   try {
+    store_.allocate(*control_);
+    if (arrangement_.follow_order(*control_, iteration_.number())) begin_iteration();
     follow_shape();
   } catch (...) {
-    fail_and_throw("its next forward, where the hook chose the buckets and lanes");
+    fail_and_throw("its next forward, where the buckets and lanes are chosen");
   }
 }
 

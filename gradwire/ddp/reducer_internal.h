@@ -131,6 +131,8 @@ class Reducer final : public std::enable_shared_from_this<Reducer> {
   // The sum of network_payload_bytes() over all groups that carry gradients or DDP's own calls.
   std::uint64_t payload_bytes() const { return failure_.payload_bytes(); }
   void report(DdpLoggingData& data) const;
+  // The error with which this object has ended; null: it has not.
+  std::exception_ptr error() const { return failure_.first(); }
 
  private:
   void make_control() GRADWIRE_REQUIRES(mutex_);
@@ -147,6 +149,7 @@ class Reducer final : public std::enable_shared_from_this<Reducer> {
   void on_gradient(std::size_t parameter) GRADWIRE_EXCLUDES(mutex_);
   void launch_ready() GRADWIRE_REQUIRES(mutex_);
   bool launch_next() GRADWIRE_REQUIRES(mutex_);
+  void finish_after_pass() GRADWIRE_REQUIRES(mutex_);
   void finish() GRADWIRE_EXCLUDES(mutex_);
   std::vector<at::Tensor> unused_anywhere() const GRADWIRE_REQUIRES(mutex_);
   std::vector<BucketResult> await_results() GRADWIRE_REQUIRES(mutex_);

@@ -21,7 +21,7 @@ struct NamedTensor {
   bool sparse = false;  // its gradients are sparse
 };
 
-// A setting that must be the same on all ranks. There are at most 10.
+// A setting that must be the same on all ranks.
 struct NamedSetting {
   std::int64_t value = 0;
   // What a rank with `value` was made with, for messages: "lanes = 2".

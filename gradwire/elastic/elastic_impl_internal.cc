@@ -259,6 +259,8 @@ void Elastic::Impl::do_step(const ElasticStep& at, const std::function<void(cons
   guides_.begin_step(counted_);
   const internal::WaitClock clock;
   step(at);
+  // A step may have caught the error, as loops do that leave out a bad batch.
+  for (const DdpCore* const core : state_.cores()) core->require_well();
   own_us_ = clock.own_nanoseconds() / 1000;
   guides_.end_step();
   in_step_ = false;

@@ -29,11 +29,13 @@ using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
 // One bucket layout for each dtype and device of the gradients, of all parameters that have such a gradient.
 std::vector<BucketLayout> layouts_of(const NamedTensors& parameters) {
+  std::unordered_set<const at::TensorImpl*> seen;
   std::vector<std::size_t> numbers;
   std::vector<at::Tensor> gradients;
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const auto& [name, parameter] = parameters[i];
     if (!parameter.defined() || !parameter.grad().defined()) continue;
+    if (!seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
     if (parameter.grad().layout() != at::kStrided)
       throw InvalidArgument(concat("reduce_gradients: the gradient of '", name, "' is sparse."));
     numbers.push_back(i);

@@ -42,8 +42,9 @@ enum class NormKind {  // how clipping measures the gradients
 };
 
 // Returns the norm of all gradients together. The sum is taken in float64 in a fixed order, so ranks with the same
-// gradients get the same bits, with any number of compute threads. Parameters without a gradient are skipped; one that
-// is listed twice counts once. An Inf or NaN in a gradient makes the norm Inf or NaN.
+// gradients get the same bits, with any number of compute threads. Gradients may be dense or sparse, real or complex.
+// Parameters without a gradient are skipped; one that is listed twice counts once. An Inf or NaN in a gradient makes
+// the norm Inf or NaN.
 double grad_norm(const std::vector<at::Tensor>& parameters, NormKind kind = NormKind::kL2);
 
 // Multiplies all gradients by max_norm / (norm + 1e-6) if that factor is below 1. Returns the norm before. When the
@@ -53,7 +54,8 @@ double grad_norm(const std::vector<at::Tensor>& parameters, NormKind kind = Norm
 double clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm, NormKind kind = NormKind::kL2);
 
 // Averages the gradients of `parameters` over the ranks, and writes the averages into .grad. `parameters` are names and
-// tensors, as named_parameters().pairs() returns them; parameters without a gradient are skipped. `group`: null for the
+// tensors, as named_parameters().pairs() returns them; parameters without a gradient are skipped, and one that has
+// several names is averaged once, under the first. `group`: null for the
 // default group. `hook`: null for allreduce_hook(). There is one bucket for each dtype and device.
 //
 // Collective: all ranks must have gradients for the same parameters. The call runs the hook on the calling thread, and

@@ -67,6 +67,29 @@ TEST(ClipGradNorm, AParameterThatIsListedTwiceCountsOnce) {
   EXPECT_NEAR(norm_in_float64(gradients_of(*linear)), norm / 10, 1e-4 * norm);
 }
 
+TEST(ClipGradNorm, TakesSparseAndLazyGradients) {
+  at::Tensor table = at::zeros({5, 2}).requires_grad_(),
+             conjugated = at::zeros({2}, at::kComplexDouble).requires_grad_(),
+             negated = at::zeros({2}, at::kDouble).requires_grad_();
+  const auto set = [&] {
+    // Row 1 is there twice: 1 + 2 = 3.
+    table.mutable_grad() = at::sparse_coo_tensor(at::tensor({1, 1, 4}, at::kLong).view({1, 3}),
+                                                 at::tensor({1.0F, 0.0F, 2.0F, 0.0F, 0.0F, 4.0F}).view({3, 2}), {5, 2});
+    conjugated.mutable_grad() = at::view_as_complex(at::tensor({0.0, 12.0, 0.0, 0.0}, at::kDouble).view({2, 2})).conj();
+    negated.mutable_grad() = at::tensor({0.0, 84.0}, at::kDouble)._neg_view();
+  };
+  set();
+  ASSERT_TRUE(conjugated.grad().is_conj());
+  ASSERT_TRUE(negated.grad().is_neg());
+  const std::vector<at::Tensor> parameters{table, conjugated, negated};
+  EXPECT_DOUBLE_EQ(grad_norm(parameters), 85) << "of 3, 4, 12 and 84";
+  EXPECT_DOUBLE_EQ(grad_norm(parameters, NormKind::kMax), 84);
+  EXPECT_DOUBLE_EQ(grad_norm({table}, NormKind::kMax), 4);
+  EXPECT_DOUBLE_EQ(clip_grad_norm(parameters, 8.5), 85);
+  EXPECT_NEAR(grad_norm(parameters), 8.5, 1e-5);
+  EXPECT_TRUE(table.grad().is_sparse());
+}
+
 // Threads may differ between ranks; the bits may not.
 TEST(ClipGradNorm, DoesNotDependOnTheNumberOfThreads) {
   const int before = at::get_num_threads();
@@ -117,6 +140,24 @@ TEST(ClipGradNorm, AfterBackwardAllRanksHoldTheSameBits) {
 }
 
 // Clipping before the reduction: no rank's part is larger than the limit, and what is reduced is the average of those.
+// libtorch lists a parameter of two layers under two names.
+TEST(ReduceGradients, AParameterOfTwoNamesIsSentOnce) {
+  run_ranks({"threads"}, 2, [&](int rank, const std::shared_ptr<ProcessGroup>& group) {
+    at::Tensor weight = at::zeros({4}).requires_grad_(), other = at::zeros({2}).requires_grad_();
+    weight.mutable_grad() = at::full({4}, 2.0F * rank);
+    other.mutable_grad() = at::full({2}, 4.0F * rank);
+    std::vector<std::string> seen;
+    const auto hook = make_comm_hook([&](GradBucket& bucket) {
+      seen = bucket.parameter_names();
+      return make_allreduce_hook()->run(bucket);
+    });
+    reduce_gradients({{"a", weight}, {"b", other}, {"again", weight}}, hook, group);
+    EXPECT_EQ(seen, (std::vector<std::string>{"a", "b"}));
+    EXPECT_TRUE(weight.grad().eq(1).all().item<bool>());
+    EXPECT_TRUE(other.grad().eq(2).all().item<bool>());
+  });
+}
+
 TEST(ReduceGradients, AveragesWhatEachRankClipped) {
   for (const std::string name : {"local", "threads"}) {
     for (const auto& hook : {std::shared_ptr<CommHook>(), make_quantization_perchannel_hook()}) {

@@ -34,9 +34,18 @@ double sum_of_squares(const T* values, std::size_t count) noexcept {
   return partial[0];
 }
 
-// Returns the elements of `tensor` as a 1-D, contiguous, real tensor.
+// Returns numbers of the magnitudes of `tensor`, as a dense tensor: the elements, without a conjugation or negation
+// that is still to be done. Of a sparse tensor, the elements that it holds, each once.
+at::Tensor magnitudes(const at::Tensor& tensor) {
+  at::Tensor values = tensor.is_sparse() ? tensor.detach().coalesce().values() : tensor.detach();
+  if (values.is_conj()) values = values.conj();
+  if (values.is_neg()) values = values._neg_view();
+  return values;
+}
+
+// Returns these numbers as a 1-D, contiguous, real tensor.
 at::Tensor flat(const at::Tensor& tensor) {
-  at::Tensor values = tensor.detach();
+  at::Tensor values = magnitudes(tensor);
   values = values.is_non_overlapping_and_dense() ? values.as_strided({values.numel()}, {1}) : values.reshape(-1);
   if (values.is_complex()) values = at::view_as_real(values).reshape(-1);
   return values;
@@ -79,9 +88,11 @@ double sum_of_squares(const std::vector<at::Tensor>& tensors) {
 }
 
 double max_magnitude(const at::Tensor& tensor) {
-  if (!tensor.defined() || tensor.numel() == 0) return 0;
+  if (!tensor.defined()) return 0;
+  const at::Tensor values = magnitudes(tensor);
+  if (values.numel() == 0) return 0;
   // The order of the elements does not matter for a maximum.
-  return tensor.detach().abs().max().item<double>();
+  return values.abs().max().item<double>();
 }
 
 }  // namespace gradwire::internal

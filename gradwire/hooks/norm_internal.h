@@ -11,8 +11,9 @@
 namespace gradwire::internal {
 
 // The sum of squares in float64. On the CPU, the number of elements determines the order of the sum. Elements of a
-// dense tensor are taken in the order of memory. Complex numbers count by their magnitude. An undefined tensor gives 0.
-// A tensor on a device is summed there, in the device's order, and only the sum comes to the host.
+// dense tensor are taken in the order of memory, those of a sparse one in the order of its indices. Complex numbers
+// count by their magnitude. An undefined tensor gives 0. A tensor on a device is summed there, in the device's order,
+// and only the sum comes to the host.
 double sum_of_squares(const at::Tensor& tensor);
 
 // The same over all of `tensors`. The host waits once for each device, not for each tensor.

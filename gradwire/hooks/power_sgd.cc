@@ -40,15 +40,16 @@ struct Division {
   std::vector<at::Tensor> uncompressed;  // flat views into the buffer
 };
 
-// On the device of the bucket: the error of a loaded state lies on the CPU.
+// On the device of the bucket, with the dtype of the matrix: the error of a loaded state lies on the CPU, and may come
+// from a run in another precision.
 at::Tensor remembered_error(const PowerSGDState& state, const GradBucket& bucket, const std::string& parameter,
-                            std::int64_t numel) {
+                            std::int64_t numel, at::ScalarType type) {
   const at::Tensor error = state.memory().error(parameter);
   if (error.defined() && error.numel() != numel) {
     throw InvalidArgument(concat("PowerSGD: the remembered error of '", parameter, "' has ", error.numel(),
                                  " elements, its gradient ", numel, ". Was the state of another model loaded?"));
   }
-  return error.defined() ? error.to(bucket.buffer().device()) : error;
+  return error.defined() ? error.to(bucket.buffer().device(), type) : error;
 }
 
 // The matrix of one gradient, with the error of the step before added.
@@ -64,7 +65,7 @@ std::pair<LowRankMatrix, Compressed> make_matrix(const PowerSGDState& state, con
   const bool in_place = values.is_alias_of(gradient);
   at::Tensor residual;
   if (state.options().use_error_feedback) {
-    const at::Tensor error = remembered_error(state, bucket, name, place.numel);
+    const at::Tensor error = remembered_error(state, bucket, name, place.numel, type);
     if (error.defined()) at::Tensor(values).view(-1).add_(error);
     // The new error may overwrite the old one: it is written only when the result is known to be finite.
     residual =
@@ -176,7 +177,8 @@ LowRankMatrix make_square(const PowerSGDState& state, const GradBucket& bucket, 
     const std::vector<at::Tensor> gradients = bucket.layout().views(flat);
     for (std::size_t i = 0; i < gradients.size(); ++i) {
       const at::Tensor& gradient = gradients[i];
-      const at::Tensor error = remembered_error(state, bucket, bucket.parameter_names()[i], gradient.numel());
+      const at::Tensor error =
+          remembered_error(state, bucket, bucket.parameter_names()[i], gradient.numel(), gradient.scalar_type());
       if (error.defined()) gradient.add_(error.view(gradient.sizes()));
     }
   }

@@ -830,6 +830,30 @@ TEST(PowerSgdState, AStateOfAnotherModelIsRefusedAtItsFirstUse) {
   EXPECT_NE(error.find("another model"), std::string::npos) << error;
 }
 
+// As of a run in float64.
+TEST(PowerSgdState, AnErrorOfAnotherPrecisionIsConverted) {
+  for (const bool batched : {false, true}) {
+    EchoGroup group;
+    const auto make = [&] {
+      return batched ? make_batched_power_sgd_hook(options_of(2)) : make_power_sgd_hook(options_of(2));
+    };
+    const auto straight = make(), resumed = make();
+    skip_start(straight, group, mixed_gradients(1), 4);
+    HookState state = straight->state_dict();
+    int errors = 0;
+    for (auto& [key, value] : state) {
+      if (!value.isTensor() || !value.toTensor().is_floating_point() || key.find("error") == std::string::npos)
+        continue;
+      value = value.toTensor().to(at::kDouble);
+      ++errors;
+    }
+    ASSERT_GT(errors, 0);
+    resumed->load_state_dict(state);
+    EXPECT_TRUE(
+        same_bits(run_hook(*resumed, group, mixed_gradients(2), 4), run_hook(*straight, group, mixed_gradients(2), 4)));
+  }
+}
+
 TEST(PowerSgdState, LogsItsStatistics) {
   EchoGroup group;
   auto options = options_of(2);

@@ -112,7 +112,7 @@ std::string internal::DilocoParts::identity() const {
   return concat(kDiloco, " over ", parameters.size(), " parameters of ", numel, " elements (sizes ",
                 static_cast<std::uint64_t>(compared_parameters(parameters).second),
                 "), inner_steps = ", options.inner_steps, ", fragments = ", options.fragments,
-                ", overlap = ", options.overlap, ", mixing = ", options.mixing, ", hook = ", options.hook);
+                ", overlap = ", options.overlap, ", mixing = ", exact(options.mixing), ", hook = ", options.hook);
 }
 
 bool internal::DilocoParts::begins_at(std::int64_t count) const {

@@ -110,8 +110,8 @@ void DilocoAverager::leave_group() {
   p.is_in_group = false;
   p.meeting.reset();
   for (const auto& [number, fragment] : p.fragments) {
-    fragment->keep_differences();
     fragment->leave_group();
+    fragment->keep_differences();
   }
 }
 

@@ -264,6 +264,11 @@ TEST(Diloco, AFileOfOtherOptionsIsRefused) {
     const std::string error = error_of_loading(*other, saved);
     EXPECT_NE(error.find("fragments = 3"), std::string::npos) << error;
     EXPECT_NE(error.find("fragments = 2"), std::string::npos) << error;
+    const auto [close, saved_by_close] =
+        make({.process_group = group, .inner_steps = 6, .fragments = 3, .mixing = 0.1234567});
+    const auto [closest, saved_by_closest] =
+        make({.process_group = group, .inner_steps = 6, .fragments = 3, .mixing = 0.1234574});
+    EXPECT_NE(error_of_loading(*closest, saved_by_close).find("mixing = 0.1234567"), std::string::npos);
     const std::string of_optimizer = bytes_of(torch::optim::SGD(weights(), torch::optim::SGDOptions(1)));
     EXPECT_NE(error_of_loading(*first, of_optimizer).find("no DilocoAverager saved it"), std::string::npos);
   });

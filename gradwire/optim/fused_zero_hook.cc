@@ -57,16 +57,18 @@ class FusedZeroHook final : public CommHook {
 
   void end_iteration() override {
     MutexLock lock(mutex_);
-    if (overlap_->has_learned()) {
-      try {
-        place();
-      } catch (const std::exception& error) {
-        // The others may be on their way to the next bucket's memory. The user's own group is not ours to end.
-        ZeroParts& p = overlap_->parts();
-        if (p.channel != p.group)
-          p.channel->abort(concat("The fused hook failed on rank ", p.rank(), ": ", describe(error)));
-        throw;
-      }
+    bool has_learned = false;
+    try {
+      has_learned = overlap_->has_learned();
+      if (has_learned) place();
+    } catch (const std::exception& error) {
+      // The others may be on their way to the next bucket's memory. The user's own group is not ours to end.
+      ZeroParts& p = overlap_->parts();
+      if (p.channel != p.group)
+        p.channel->abort(concat("The fused hook failed on rank ", p.rank(), ": ", describe(error)));
+      throw;
+    }
+    if (has_learned) {
       overlap_->set_placed();
       if (steps_learned_) {
         for (const auto& [index, bucket] : learned_) step(bucket);

@@ -372,5 +372,28 @@ TEST(FusedZeroHookErrors, AStepThatThrowsReachesAllRanks) {
   });
 }
 
+// One rank finds out that its optimizer has other tensors, while the others already share out memory.
+TEST(FusedZeroHookErrors, AnOptimizerOfOtherTensorsOnOneRankReachesAllRanksAtOnce) {
+  const gradwire::testing::Setup setup{"threads", 1, true};
+  const auto start = std::chrono::steady_clock::now();
+  run_ranks(setup, 2, [&](int rank, const std::shared_ptr<ProcessGroup>& group) {
+    torch::nn::Linear net(8, 8);
+    DistributedDataParallel ddp(net, options_for(setup, group));
+    std::vector<at::Tensor> parameters = ddp.parameters();
+    if (rank == 1) parameters[1] = parameters[1].detach().clone().requires_grad_();
+    const auto zero = std::make_shared<ZeroRedundancyOptimizer>(
+        parameters, optimizer_factory<torch::optim::SGD>(torch::optim::SGDOptions(0.1)),
+        ZeroOptions{.process_group = group, .overlap_with_ddp = true});
+    ddp.register_comm_hook(make_fused_zero_hook(zero, ddp.core()));
+    std::string error;
+    for (int step = 0; step < 4 && error.empty(); ++step) {
+      ddp.zero_grad();
+      error = error_of([&] { ddp(random_tensor({2, 8}, rank)).sum().backward(); });
+    }
+    EXPECT_NE(error.find("DistributedDataParallel has 2 parameters"), std::string::npos) << rank << ": " << error;
+  });
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30)) << "half of the group's timeout";
+}
+
 }  // namespace
 }  // namespace gradwire::testing::fused_zero_hook_test

@@ -138,8 +138,8 @@ GossipAverager::Parts::Parts(std::vector<at::Tensor> all, GossipOptions chosen)
 std::string GossipAverager::Parts::identity() const {
   return concat(kGossip, " over ", parameters.size(), " parameters (sizes ",
                 static_cast<std::uint64_t>(internal::compared_parameters(parameters).second),
-                "), inner_steps = ", options.inner_steps, ", momentum = ", options.momentum, ", lr = ", options.lr,
-                ", gamma = ", options.gamma, ", seed = ", options.seed);
+                "), inner_steps = ", options.inner_steps, ", momentum = ", exact(options.momentum),
+                ", lr = ", exact(options.lr), ", gamma = ", exact(options.gamma), ", seed = ", options.seed);
 }
 
 // On a device, an engine may run the messages of a pair in order, and let a large one wait for its receive. So there

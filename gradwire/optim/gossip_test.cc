@@ -212,6 +212,8 @@ TEST(Gossip, GoesOnFromItsStateAndRefusesAnother) {
 
     GossipAverager other(weights(), {.process_group = group, .inner_steps = 3, .seed = 3});
     EXPECT_NE(error_of([&] { load(other); }).find("inner_steps = 2"), std::string::npos);
+    GossipAverager close(weights(), {.process_group = group, .inner_steps = 2, .lr = 0.7000001, .seed = 3});
+    EXPECT_NE(error_of([&] { load(close); }).find("lr = 0.7000001"), std::string::npos);
   });
 }
 

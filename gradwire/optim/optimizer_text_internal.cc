@@ -6,8 +6,6 @@
 #include <torch/serialize/input-archive.h>
 #include <torch/serialize/output-archive.h>
 
-#include <array>
-#include <charconv>
 #include <typeinfo>
 
 #include "gradwire/base/strings.h"
@@ -17,10 +15,7 @@ namespace gradwire::internal {
 namespace {
 
 std::string text_of_value(const c10::IValue& value) {
-  if (!value.isDouble()) return concat(value);
-  std::array<char, 32> digits{};  // the shortest that are read as the same number
-  const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), value.toDouble()).ptr;
-  return {digits.data(), end};
+  return value.isDouble() ? exact(value.toDouble()) : concat(value);
 }
 
 std::string text_of_options(const torch::optim::OptimizerOptions& options) {

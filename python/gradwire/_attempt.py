@@ -17,8 +17,8 @@ def agree_on_attempt(store: Any, rank: int, size: int, timeout: timedelta) -> st
 
     On one host, that is TORCHELASTIC_RESTART_COUNT. Agents of several hosts count differently: an agent does not count
     a restart whose reason was on another host, and none of them counts one because a host came. There, rank 0 makes the
-    word. Each other rank asks for it with a word of its own, as the store may hold answers to ranks of an earlier start,
-    and confirms that it has read the answer.
+    word. Each other rank asks for it with a word of its own, as the store may hold answers to ranks of an earlier
+    start, and confirms that it has read the answer.
 
     store: torch.distributed's, for this group alone but for earlier starts. Raises TimeoutError.
     """
@@ -37,7 +37,7 @@ def agree_on_attempt(store: Any, rank: int, size: int, timeout: timedelta) -> st
 
 
 def _answer(store: Any, word: str, missing: set[int], timeout: timedelta) -> None:
-    """Answers the ranks until each has confirmed that it has read the word; who asked in an earlier start never does."""
+    """Answers the ranks until each has confirmed that it has read the word. A rank of an earlier start never does."""
     answered: set[str] = set()
     deadline = time.monotonic() + timeout.total_seconds()
     pause = 0.001
@@ -54,6 +54,8 @@ def _answer(store: Any, word: str, missing: set[int], timeout: timedelta) -> Non
                 answered.add(asked)
         if time.monotonic() > deadline:
             ranks = ", ".join(str(rank) for rank in sorted(missing))
-            raise TimeoutError(f"init_process_group: rank 0 waited {timeout} for ranks of the group that did not come: {ranks}.")
+            raise TimeoutError(
+                f"init_process_group: rank 0 waited {timeout} for ranks of the group that did not come: {ranks}."
+            )
         time.sleep(pause)
         pause = min(2 * pause, 0.05)

@@ -55,7 +55,8 @@ class Elastic:
         and the rank alone, so a step that is done again draws the same numbers.
     leave_on_sigterm: SIGTERM makes this member leave in good order. While run() runs, Python's own handler is not called.
     hand_over_patience: how long a member that leaves waits for another epoch, when it could not hand over what its hooks owe, or,
-        where all members leave, the job's state. gradwire-run ends a process that is there a second after SIGTERM (--grace).
+        where all members leave, the job's state. Once a rank has failed, gradwire-run kills what is there a second
+        after SIGTERM (--grace).
     program: text that all members must have in common besides the model.
     shard_copies: each member also holds a copy of the part of a ZeroRedundancyOptimizer of the member before it, so that the
         part of a member that dies is not lost. The same on all members.
@@ -143,7 +144,14 @@ class Elastic:
 
         Large tensors are better in an object with state_dict() and load_state_dict(), given to add(): they are not made bytes.
         """
-        self._elastic.add_state(name, save, load)
+
+        def saved() -> bytes:
+            state = save()
+            if not isinstance(state, bytes):
+                raise InvalidArgument(f"Elastic: save() of the state '{name}' returned a {type(state).__name__}; it must return bytes.")
+            return state
+
+        self._elastic.add_state(name, saved, load)
         return self
 
     def run(self, steps: int, step: Callable[[ElasticStep], object]) -> Literal["finished", "left", "dropped", "too_late"]:

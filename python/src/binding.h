@@ -120,6 +120,10 @@ auto in_python(const Call& call) -> decltype(call()) {
     return call();
   } catch (py::error_already_set& raised) {
     throw_python_error(raised);
+  } catch (const py::builtin_exception& wrong) {
+    wrong.set_error();
+    py::error_already_set raised;
+    throw_python_error(raised);
   }
 }
 

@@ -50,12 +50,18 @@ c10::IValue value_of(const py::object& object) {
   return torch::jit::toIValue(object, c10::PyObjectType::get());
 }
 
-c10::IValue without_python(const c10::ivalue::Future& done) {
+// `of`: Python's object for the future, if Python still has one.
+c10::IValue without_python(const c10::ivalue::Future& done, const std::weak_ptr<PythonFutureWrapper>& of) {
   if (done.hasError()) std::rethrow_exception(done.exception_ptr());
   const c10::IValue& value = done.constValue();
   if (!value.isPyObject()) return value;
-  const py::gil_scoped_acquire lock;
-  return value_of(torch::jit::toPyObject(value));
+  return in_python([&] {
+    const py::object object = torch::jit::toPyObject(value);
+    // After Python's set_exception() the exception is the value, and this function raises it.
+    const auto wrapper = of.lock();
+    if (wrapper != nullptr && wrapper->unwrap_func) (*wrapper->unwrap_func)(object);
+    return value_of(object);
+  });
 }
 
 }  // namespace
@@ -67,16 +73,18 @@ Future future_from(py::handle object) {
     throw py::type_error(concat("a torch.futures.Future was expected, not a ",
                                 py::type::handle_of(object).attr("__name__").cast<std::string>()));
   }
-  const Future future = object.cast<std::shared_ptr<PythonFutureWrapper>>()->fut;
+  const auto wrapper = object.cast<std::shared_ptr<PythonFutureWrapper>>();
+  const Future future = wrapper->fut;
   if (future->elementType()->kind() != c10::TypeKind::PyObjectType) return future;
   if (future->completed() && future->hasError()) return future;
   // On a device then() keeps its streams in order.
   if (future->completed() && future->devices().empty()) {
     auto converted = c10::make_intrusive<c10::ivalue::Future>(c10::AnyType::get());
-    converted->markCompleted(without_python(*future));
+    converted->markCompleted(without_python(*future, wrapper));
     return converted;
   }
-  return future->then([](c10::ivalue::Future& done) { return without_python(done); }, c10::AnyType::get());
+  return future->then([of = std::weak_ptr(wrapper)](c10::ivalue::Future& done) { return without_python(done, of); },
+                      c10::AnyType::get());
 }
 
 py::dict dict_of(const HookState& state) {

@@ -1,6 +1,8 @@
 # SPDX-FileCopyrightText: The gradwire authors
 # SPDX-License-Identifier: Apache-2.0
-"""One member of an elastic job of test_elastic.py: program_elastic.py FOLDER [zero|follow|norm].
+"""One member of an elastic job of test_elastic.py: program_elastic.py FOLDER [zero|follow|norm|catches].
+
+catches: the loop leaves out a batch whose step raises, so it catches the errors of collectives too.
 
 follow: the process in the place of the killed rank follows the others before it takes part.
 norm: the model has a layer that normalizes by the samples of all members.
@@ -117,7 +119,12 @@ def main():
         loss = loss_of(model(samples(at.step, at.rank, at.size)))
         if not with_zero:
             die_once()
-        loss.backward()
+        try:
+            loss.backward()
+        except RuntimeError:
+            if "catches" in sys.argv[2:]:
+                return
+            raise
         optimizer.step()
         scheduler.step()
         history.append(at.size)

@@ -550,6 +550,44 @@ def test_hooks_of_the_package_inside_a_users_hook(ranks):
     assert_averages(ranks.all_well(SIZE, body), rtol=5e-3, atol=5e-3)
 
 
+@pytest.mark.parametrize("later", [False, True])
+@pytest.mark.parametrize("lanes", [0, 1])
+def test_an_exception_that_a_hook_sets_on_its_future_is_raised_by_backward(ranks, lanes, later):
+    setters = []
+
+    def hook(state, bucket):
+        future = torch.futures.Future()
+        if later:
+            setters.append(threading.Timer(0.05, future.set_exception, [ValueError("my own words")]))
+            setters[-1].start()
+        else:
+            future.set_exception(ValueError("my own words"))
+        return future
+
+    def body(group):
+        ddp = DistributedDataParallel(make_model(), process_group=group, lanes=lanes)
+        ddp.register_comm_hook(None, hook)
+        with pytest.raises(ValueError, match="my own words"):
+            gradients(ddp, group)
+        with pytest.raises(ValueError, match="my own words"):
+            ddp(batch_of(0))
+
+    ranks.all_well(1, body)
+    for setter in setters:
+        setter.join()
+
+
+def test_what_a_hook_returns_in_place_of_a_future_is_refused_with_one_type_of_error(ranks):
+    def body(group):
+        ddp = DistributedDataParallel(make_model(), process_group=group)
+        ddp.register_comm_hook(None, lambda state, bucket: None)
+        for _ in range(2):
+            with pytest.raises(TypeError, match="a torch.futures.Future was expected, not a NoneType"):
+                gradients(ddp, group)
+
+    ranks.all_well(1, body)
+
+
 @pytest.mark.parametrize("lanes", [0, 1])
 def test_an_exception_of_a_python_hook_ends_all_ranks_with_its_traceback(ranks, lanes):
     def body(group):

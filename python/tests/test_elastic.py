@@ -75,9 +75,9 @@ def run_job(folder, program, *arguments, ranks=2):
     return printed
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "zero"])
-def test_a_loop_that_loses_a_rank_ends_with_the_bits_of_the_serial_program(tmp_path, optimizer):
-    run_job(tmp_path, program_elastic, optimizer)
+@pytest.mark.parametrize("kind", ["adam", "zero", "catches"])
+def test_a_loop_that_loses_a_rank_ends_with_the_bits_of_the_serial_program(tmp_path, kind):
+    run_job(tmp_path, program_elastic, kind)
 
 
 def test_a_process_that_comes_follows_the_others_before_it_takes_part(tmp_path):
