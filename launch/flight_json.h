@@ -28,7 +28,8 @@ std::string diagnosis_line(const observe::Diagnosis& diagnosis);
 void write_flight_folder(const std::string& folder, const std::vector<observe::RankTable>& tables,
                          const std::vector<observe::RankTable>& earlier = {});
 // Reads all rank-*.jsonl of a folder, and all files of GRADWIRE_FLIGHT_RECORDER in it. `left_out` gets a sentence for
-// each rank-*.jsonl that is not whole. Throws LaunchError when there is none that is.
+// each rank-*.jsonl that is empty, or has a line that is cut off or is none of a record. Throws LaunchError when there
+// is none that is.
 std::vector<observe::RankTable> read_flight_folder(const std::string& folder, std::vector<std::string>& left_out);
 
 }  // namespace gradwire::launch

@@ -174,7 +174,8 @@ FlightWatch::StallFinding FlightWatch::check_stall(const std::vector<RunningRank
   was_away_ = was_away;
   Sight at = see(ranks, *options_.stall);
   StallFinding found;
-  found.stands_still = at.stands_still();
+  if (at.stands_still() && at.diagnose().fault != observe::FaultClass::none)
+    found.hangs = std::chrono::nanoseconds(at.time());
   const bool hangs = hangs_ && hangs_->look(Deadline::Clock::now(), at.event, pause);
   if (hangs && at.stands_still()) found.answer = judge(at, ranks);
   if (!tells || !at.stands_still() || at.event == told_event_) return found;

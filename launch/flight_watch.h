@@ -47,7 +47,9 @@ class FlightWatch {
     // rank of this host: --flight-dir gets the records of this host's ranks also when none of them waits.
     std::optional<FlightRecords> records;
     std::optional<HangAnswer> answer;  // with --replace-stalled
-    bool stands_still = false;         // also where that was found before
+    // How long a rank has waited in a call while no call began or ended, where that is --stall or more. Also where that
+    // was found before.
+    std::optional<std::chrono::nanoseconds> hangs;
   };
   // Looks whether the job stands still. `ranks` holds the process of each rank. `tells`: whether records may be found.
   StallFinding check_stall(const std::vector<RunningRank>& ranks, bool tells);

@@ -49,8 +49,10 @@ std::vector<RankCommand> rank_commands(const Options& options, JobVariables job)
   job.ranks = options.ranks;
   job.threads = threads_per_rank(allowed_cpus(), options.ranks);
   job.terminal = options.prefix && options.log_folder.empty() && ::isatty(STDOUT_FILENO) == 1;
-  if (!options.record_folder.empty()) require_writable_folder("--record", options.record_folder);
-  if (!options.flight_folder.empty()) require_writable_folder("--flight-dir", options.flight_folder);
+  if (job.attempt == 0) {
+    if (!options.record_folder.empty()) require_writable_folder("--record", options.record_folder);
+    if (!options.flight_folder.empty()) require_writable_folder("--flight-dir", options.flight_folder);
+  }
   if (job.record_folder.empty()) job.record_folder = options.record_folder;
   if (!job.record_folder.empty() && job.attempt == 0) {
     // The records of an earlier job would be taken for those of ranks that end before they write any.

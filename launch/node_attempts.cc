@@ -21,8 +21,6 @@ namespace {
 
 NodeEnd end_of(const JobOutcome& outcome, const std::string& place) {
   using Kind = NodeEnd::Kind;
-  if (outcome.launcher_was_killed)
-    return {Kind::final, outcome.exit_code(), concat("gradwire-run on ", place, " was killed")};
   if (outcome.interrupted_by != 0) {
     return {Kind::final, outcome.exit_code(),
             concat(place, " was interrupted by ", name_of_signal(outcome.interrupted_by))};

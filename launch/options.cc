@@ -50,7 +50,8 @@ std::chrono::milliseconds read_seconds(const char* option, const std::string& te
   const bool is_number = result.ec == std::errc() && result.ptr == end && std::isfinite(value);
   if (!is_number || value < 0 || value > kLongest || (value == 0 && !zero_allowed)) {
     refuse_option(concat(option, " is '", text, "'; it must be a number of seconds, ",
-                         zero_allowed ? "zero or more" : "more than zero", ", and at most ", kLongest));
+                         zero_allowed ? "zero or more" : "more than zero", ", and at most ",
+                         static_cast<long long>(kLongest)));
   }
   return std::chrono::milliseconds(static_cast<long long>(std::ceil(value * 1000)));
 }

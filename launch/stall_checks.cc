@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launch/stall_checks.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace gradwire::launch {
@@ -19,15 +20,18 @@ Deadline StallChecks::next() const {
 }
 
 std::optional<HangAnswer> StallChecks::check() {
+  hangs_.reset();
   if (!next().expired() || ranks_.running().empty()) return std::nullopt;
   if (are_stopped_) flight_->forgive();
   FlightWatch::StallFinding found = flight_->check_stall(ranks_.processes(), /*tells=*/!told_);
-  stands_still_ = found.stands_still;
+  if (found.hangs && !are_stopped_)
+    hangs_ = std::min<std::chrono::nanoseconds>(*found.hangs, std::chrono::steady_clock::now() - continued_);
   if (found.records) begin(std::move(found.records));
   return are_stopped_ ? std::nullopt : std::move(found.answer);
 }
 
 void StallChecks::ranks_were_continued() noexcept {
+  if (are_stopped_) continued_ = std::chrono::steady_clock::now();
   if (std::exchange(are_stopped_, false) && flight_ != nullptr) flight_->forgive();
 }
 
@@ -50,7 +54,11 @@ bool StallChecks::at_timeout() {
 void StallChecks::diagnose_end(const JobOutcome& outcome,
                                const std::function<std::vector<std::string>(int)>& last_lines) {
   if (flight_ == nullptr) return;
-  if (!outcome.late.empty() || outcome.interrupted_first) {
+  if (outcome.launcher_was_killed && !remembered_) {
+    FlightRecords found = flight_->at_end(outcome, ranks_.processes(), last_lines);
+    found.is_told = false;  // for --flight-dir alone: the ranks' ends are this launcher's doing
+    begin(std::move(found));
+  } else if (!outcome.late.empty() || outcome.interrupted_first) {
     begin(std::exchange(remembered_, std::nullopt));
   } else if (outcome.first_bad) {
     begin(flight_->at_end(outcome, ranks_.processes(), last_lines));

@@ -32,8 +32,9 @@ class StallChecks final {
   // Once the check is due: begins what is to be told of a job that stands still, and returns whom to kill, or that
   // nobody is killed (--replace-stalled). Nothing is begun before take_text() has brought what was begun to be told.
   std::optional<HangAnswer> check();
-  // Whether the last check() has found that the job stands still.
-  bool stands_still() const noexcept { return stands_still_; }
+  // How long a rank has waited in a call while no call began or ended, as the last check() has found it; nothing where
+  // that is less than --stall. Time in which the ranks were stopped does not count, nor what was before.
+  std::optional<std::chrono::nanoseconds> hangs() const noexcept { return hangs_; }
   // The ranks were stopped, or continued: nobody is killed while they are stopped, nor for that time.
   void ranks_were_stopped() noexcept { are_stopped_ = true; }
   void ranks_were_continued() noexcept;
@@ -77,7 +78,8 @@ class StallChecks final {
   const RankSet& ranks_;
   std::optional<FlightRecords> remembered_;
   std::optional<Told> told_;
-  bool stands_still_ = false;
+  std::optional<std::chrono::nanoseconds> hangs_;
+  std::chrono::steady_clock::time_point continued_{};  // after the ranks were stopped
   bool are_stopped_ = false;
 };
 

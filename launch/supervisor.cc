@@ -4,6 +4,7 @@
 
 #include <signal.h>
 
+#include <algorithm>
 #include <exception>
 #include <utility>
 
@@ -22,6 +23,7 @@ Supervisor::Supervisor(const Options& options, SignalQueue& signals, int front_f
       ranks_(options, signals, view.names.first_rank, output_, deaths_),
       stall_(view.flight, ranks_),
       events_(signals, deaths_, output_, stall_, front_fd, view.alarm_fd),
+      stall_bound_(options.stall.value_or(milliseconds::zero())),
       phases_({.notice = view.notice_time, .grace = options.grace, .job_end = view.job_end}) {
   if (view_.elastic) elastic_.emplace(*view_.elastic, signals, ranks_, deaths_);
 }
@@ -83,9 +85,9 @@ std::string Supervisor::finish_lookup() {
 }
 
 void Supervisor::check_stall() {
-  const bool is_due = stall_.next().expired();
   const std::optional<HangAnswer> answer = stall_.check();
-  if (is_due && stall_.stands_still() && elastic_ && phases_.is(Phase::running) && outcome_.interrupted_by != 0) {
+  const bool hangs_since_asked = stall_.hangs() && std::min(*stall_.hangs(), now() - asked_to_leave_) >= stall_bound_;
+  if (hangs_since_asked && elastic_ && phases_.is(Phase::running) && outcome_.interrupted_by != 0) {
     output_.say("gradwire-run: the ranks were to leave after the step, but the job stands still; they are ended\n");
     return enter(Phase::asked);
   }
@@ -192,6 +194,11 @@ void Supervisor::on_signal(int signal) {
   if (after_look_ && kind == Interruptions::Kind::repeated) return;
   end_wait();
   output_.say(stall_.take_text());  // no longer waits for the lines
+  if (kind == Interruptions::Kind::another && signal != SIGINT && elastic_ && phases_.is(Phase::running)) {
+    // Elastic takes the first signal for a wish to leave after the step under way, which may never end.
+    stall_.before_interruption();
+    return enter(Phase::asked);
+  }
   if (kind == Interruptions::Kind::first && phases_.is(Phase::running) && stall_.before_interruption() &&
       !ranks_.running().empty()) {
     after_look_ = {Deadline::after(StallChecks::kBetweenLooks), signal};
@@ -201,12 +208,9 @@ void Supervisor::on_signal(int signal) {
   if (kind == Interruptions::Kind::first) {
     outcome_.interrupted_first = !outcome_.has_cause();
     outcome_.interrupted_by = signal;
+    asked_to_leave_ = now();
     if (view_.on_interruption) view_.on_interruption();
     interruptions_.has_handled(now());
-  } else if (kind == Interruptions::Kind::another && signal != SIGINT && elastic_ && phases_.is(Phase::running)) {
-    // Elastic has the first signal mean the end of the step under way, and there may be none.
-    stall_.before_interruption();
-    enter(Phase::asked);
   } else if (kind == Interruptions::Kind::another && signal == SIGINT) {
     // The hosts kill their ranks themselves, and their reports come before they end.
     if (!view_.gentle || hosts_kill_) return enter(Phase::killed);
@@ -218,6 +222,7 @@ void Supervisor::on_signal(int signal) {
 // Nothing that happens to the ranks from here on is the cause of the end.
 void Supervisor::on_front_death() {
   if (outcome_.interrupted_by == 0) {
+    stall_.before_interruption();
     outcome_.interrupted_first = !outcome_.has_cause();
     outcome_.interrupted_by = SIGKILL;
     outcome_.launcher_was_killed = true;

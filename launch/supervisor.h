@@ -109,6 +109,8 @@ class Supervisor {
   StallChecks stall_;
   std::optional<ElasticWatch> elastic_;
   JobEvents events_;
+  const std::chrono::milliseconds stall_bound_;  // --stall
+  EndPhases::Time asked_to_leave_{};             // by the first signal
   EndPhases phases_;
   Interruptions interruptions_;
   // What is done once a second look has shown what the job, which stands still, waits for.

@@ -17,11 +17,9 @@ void require_writable_folder(const char* option, const std::string& folder) {
   namespace fs = std::filesystem;
   std::error_code error;
   fs::path there = fs::absolute(folder, error);
-  while (!error && there.has_relative_path() && !fs::exists(there, error)) there = there.parent_path();
-  // Part of the path may be a file, or a folder that may not be looked into.
-  if (error && error != std::errc::not_a_directory)
-    throw LaunchError(kLaunchFailedExit, concat(option, ": cannot use the folder '", folder, "': ", error.message()));
-  if (error || !fs::is_directory(there, error))
+  // A link that leads nowhere is there, and no folder.
+  while (there.has_relative_path() && !fs::exists(fs::symlink_status(there, error))) there = there.parent_path();
+  if (!fs::is_directory(there, error))
     throw LaunchError(kLaunchFailedExit,
                       concat(option, ": cannot use the folder '", folder, "': '", there.string(), "' is no folder"));
   if (::access(there.c_str(), W_OK | X_OK) == 0) return;

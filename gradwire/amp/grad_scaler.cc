@@ -19,6 +19,8 @@ namespace gradwire {
 namespace {
 
 constexpr const char* kArchive = "grad_scaler";
+// libtorch counts the steps in an int.
+constexpr std::int64_t kMostSteps = std::numeric_limits<int>::max();
 
 // The numbers of a gradient, as real ones.
 at::Tensor values_of(const at::Tensor& gradient) {
@@ -48,7 +50,8 @@ void require_sound(const GradScalerOptions& options) {
   require(options.growth_factor > 1, "growth factor", options.growth_factor, "above 1");
   require(options.backoff_factor > 0 && options.backoff_factor < 1, "backoff factor", options.backoff_factor,
           "between 0 and 1");
-  require(options.growth_interval > 0, "growth interval", options.growth_interval, "at least 1");
+  require(options.growth_interval > 0 && options.growth_interval <= kMostSteps, "growth interval",
+          options.growth_interval, concat("1 to ", kMostSteps).c_str());
 }
 
 template <class Value>
@@ -185,9 +188,9 @@ void GradScaler::load_state_dict(const std::optional<GradScalerState>& state) {
   changed.backoff_factor = state->backoff_factor;
   changed.growth_interval = state->growth_interval;
   require_sound(changed);
-  if (state->growth_tracker < 0 || state->growth_tracker > std::numeric_limits<int>::max()) {
-    throw InvalidArgument(concat("GradScaler: the growth tracker is ", state->growth_tracker, "; it must be 0 to ",
-                                 std::numeric_limits<int>::max()));
+  if (state->growth_tracker < 0 || state->growth_tracker >= kMostSteps) {
+    throw InvalidArgument(
+        concat("GradScaler: the growth tracker is ", state->growth_tracker, "; it must be 0 to ", kMostSteps - 1));
   }
   options_ = std::move(changed);
   init_growth_tracker_ = state->growth_tracker;

@@ -21,6 +21,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <type_traits>
 #include <vector>
 
 #include "gradwire/process_group/process_group.h"
@@ -33,10 +34,10 @@ class OutputArchive;
 namespace gradwire {
 
 struct GradScalerOptions {
-  double init_scale = 65536;            // above 0
+  double init_scale = 65536;            // above 0, and a finite float
   double growth_factor = 2;             // above 1
   double backoff_factor = 0.5;          // above 0 and below 1
-  std::int64_t growth_interval = 2000;  // steps without overflow until the scale grows; at least 1
+  std::int64_t growth_interval = 2000;  // steps without overflow until the scale grows; 1 to the largest int
   bool enabled = true;                  // false: scale() changes nothing, step() steps, the rest does nothing
   // An overflow on one rank counts on all ranks of `process_group`: all of them skip the step and keep the same scale.
   // Set the group where ranks step with gradients of their own (sharded optimizers, no_sync, hooks that do not
@@ -136,8 +137,11 @@ class GradScaler {
   // The same by whichever of its classes the caller knows the object.
   template <class Optimizer>
   static const void* identity_of(const Optimizer& optimizer) {
-    if constexpr (std::is_polymorphic_v<Optimizer>) return dynamic_cast<const void*>(&optimizer);
-    return &optimizer;
+    if constexpr (std::is_polymorphic_v<Optimizer>) {
+      return dynamic_cast<const void*>(&optimizer);
+    } else {
+      return &optimizer;
+    }
   }
   template <class Optimizer>
   static std::vector<at::Tensor> gradients_of(Optimizer& optimizer) {

@@ -26,17 +26,19 @@ namespace {
 
 thread_local const Failure* failure_of_lane = nullptr;
 
-// While an object exists, the waits of this thread end once `failure` has happened: a hook's future may never end.
-class EndsWithFailure final {
- public:
-  explicit EndsWithFailure(const Failure& failure) noexcept {
-    failure_of_lane = &failure;
-    set_interrupt_check([]() noexcept { return failure_of_lane->happened(); });
+// Waits for the future of a hook on a lane, until `failure` has happened: the future may never end. Throws its error.
+void wait_on_lane(const Future& future, const Failure& failure) {
+  failure_of_lane = &failure;
+  const InterruptCheck before = set_interrupt_check([]() noexcept { return failure_of_lane->happened(); });
+  const auto restore = [&] { set_interrupt_check(before); };
+  try {
+    work_from_future(future)->wait();
+  } catch (...) {
+    restore();
+    throw;
   }
-  ~EndsWithFailure() { set_interrupt_check(nullptr); }
-  EndsWithFailure(const EndsWithFailure&) = delete;
-  EndsWithFailure& operator=(const EndsWithFailure&) = delete;
-};
+  restore();
+}
 
 bool routed(const std::vector<LaneScope::Route>& routes, const std::shared_ptr<ProcessGroup>& group) {
   return std::any_of(routes.begin(), routes.end(), [&](const auto& route) { return route.original == group; });
@@ -231,7 +233,6 @@ void BucketLauncher::give_up() {
 
 void BucketLauncher::run_on_lane(const BucketJob& job, Lane& lane) {
   if (failure_.happened()) return;
-  const EndsWithFailure ends(failure_);
   const observe::CallerLine caller(job.caller);
   const auto failed = [&] {
     failure_.report(with_hook_named(std::current_exception(), job.hook.get(), group_->rank()),
@@ -264,7 +265,9 @@ at::Tensor BucketLauncher::reduce_on_lane(const BucketJob& job, Lane& lane) cons
   }
   GradBucket argument = argument_of(job, lane.group());
   const HookScope in_hook(owner_);
-  return checked(job, result_of(*job.hook, argument));
+  const Future future = run_hook(*job.hook, argument);
+  wait_on_lane(future, failure_);
+  return checked(job, tensor_of(*future));
 }
 
 // PyTorch's model: a hook of one collective is started here, and wait() waits for it. On a device all of the reduction

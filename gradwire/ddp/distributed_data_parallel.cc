@@ -160,9 +160,7 @@ DdpCore::DdpCore(std::shared_ptr<torch::nn::Module> module, DdpOptions options) 
     p.low_precision = std::make_shared<internal::LowPrecision>(p.parameters, *p.options.mixed_precision->param_dtype);
     tuned.on_pass = [low = p.low_precision] { low->restore_at_end(); };
   }
-  // Buckets of another dtype are not lent, so the averages go into the memory of the gradients.
-  const bool overwritten = p.options.gradient_as_bucket_view || p.options.mixed_precision.has_value();
-  p.shadow_gradients = std::make_unique<internal::ShadowGradients>(with_gradient, overwritten);
+  p.shadow_gradients = std::make_unique<internal::ShadowGradients>(with_gradient);
   p.trained = std::move(trained);
   p.tuned = std::move(tuned);
   p.make_reducer();

@@ -65,7 +65,8 @@ class JoinHook {
 };
 
 // A participant of a Join: DistributedDataParallel, a sharded optimizer, or a class of the user's own. A joinable calls
-// Join::notify(*this) before the collectives of each iteration. A copy is in no Join. Not thread-safe.
+// Join::notify(*this) before the collectives of each iteration. A copy is in no Join, and an assignment
+// changes nothing of that. Not thread-safe.
 class Joinable {
  public:
   Joinable() = default;

@@ -53,7 +53,6 @@ bool LowPrecision::is_lowered() const {
 
 bool LowPrecision::lower() {
   MutexLock lock(mutex_);
-  in_forward_ = true;
   restoring_ = false;
   const bool changed = lowered_ && std::any_of(entries_.begin(), entries_.end(), [](const Entry& entry) {
                          return entry.was_replaced() || entry.was_changed();
@@ -63,6 +62,7 @@ bool LowPrecision::lower() {
     restore();
     lock.lock();
   }
+  in_forward_ = true;
   if (lowered_ || entries_.empty()) return false;
   const c10::NoGradGuard no_grad;
   lowered_ = true;

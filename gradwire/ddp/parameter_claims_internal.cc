@@ -39,13 +39,21 @@ class Owners {
 }  // namespace
 
 ParameterClaims::ParameterClaims(const std::vector<NamedTensor>& parameters) {
-  for (const NamedTensor& parameter : parameters) {
-    parameters_.push_back(parameter.tensor);
-    owners_.push_back(Owners::of_process().add(parameter.tensor));
+  parameters_.reserve(parameters.size());
+  owners_.reserve(parameters.size());
+  try {
+    for (const NamedTensor& parameter : parameters) {
+      owners_.push_back(Owners::of_process().add(parameter.tensor));
+      parameters_.push_back(parameter.tensor);
+    }
+  } catch (...) {
+    release();
+    throw;
   }
 }
 
 void ParameterClaims::release() noexcept {
+  if (!process_.is_current()) return;
   for (const at::Tensor& parameter : parameters_) Owners::of_process().remove(parameter);
   parameters_.clear();
 }

@@ -10,6 +10,7 @@
 #include <memory>
 #include <vector>
 
+#include "gradwire/base/process.h"
 #include "gradwire/ddp/replica_sync_internal.h"
 
 namespace gradwire::internal {
@@ -28,6 +29,7 @@ class ParameterClaims final {
   bool is_shared(std::size_t parameter) const noexcept { return owners_[parameter]->load() > 1; }
 
  private:
+  const OwnerProcess process_;          // a forked child may have copied the lock of all owners while it was held
   std::vector<at::Tensor> parameters_;  // kept, so that no other tensor gets their addresses
   std::vector<std::shared_ptr<std::atomic<int>>> owners_;
 };

@@ -9,16 +9,15 @@
 
 namespace gradwire::internal {
 
-ShadowGradients::ShadowGradients(std::vector<at::Tensor> parameters, bool copied)
-    : parameters_(std::move(parameters)), copied_(copied) {}
+ShadowGradients::ShadowGradients(std::vector<at::Tensor> parameters) : parameters_(std::move(parameters)) {}
 
 void ShadowGradients::before_shadow() {
   if (!own_.empty()) return;
   const c10::NoGradGuard no_grad;
   for (const at::Tensor& parameter : parameters_) {
     const at::Tensor& grad = parameter.grad();
-    // When a lent gradient moves to memory of its own, the tensor that is held here moves with it.
-    own_.push_back(copied_ && grad.defined() ? grad.clone() : grad);
+    // The averages may overwrite the memory of the gradient.
+    own_.push_back(grad.defined() ? grad.clone() : grad);
   }
 }
 

@@ -16,8 +16,7 @@ namespace gradwire::internal {
 // after the Join the rank accumulates from the gradients that it had before it joined. Not thread-safe.
 class ShadowGradients final {
  public:
-  // `copied`: the averages overwrite the memory in which gradients lie, so these must be copied.
-  ShadowGradients(std::vector<at::Tensor> parameters, bool copied);
+  explicit ShadowGradients(std::vector<at::Tensor> parameters);
 
   // Called before each iteration that this rank shadows.
   void before_shadow();
@@ -38,8 +37,7 @@ class ShadowGradients final {
     std::uint32_t version;
   };
   const std::vector<at::Tensor> parameters_;
-  const bool copied_;
-  std::vector<at::Tensor> own_;  // by parameter; empty: no iteration was shadowed since leave()
+  std::vector<at::Tensor> own_;  // copies, by parameter; empty: no iteration was shadowed since leave()
   std::vector<Left> left_;
   std::vector<at::Tensor> unused_;  // of the last iteration that was shadowed
 };

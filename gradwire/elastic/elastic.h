@@ -69,8 +69,8 @@ struct ElasticOptions {
   // this.
   bool leave_on_sigterm = true;
   // How long a member that leaves waits for another epoch, when it could not hand over what its hooks owe, or, where
-  // all members leave, the job's state. Once a rank has failed, gradwire-run kills what is
-  // there a second after SIGTERM (--grace).
+  // all members leave, the job's state. Once a rank has failed, gradwire-run kills what is there a second after SIGTERM
+  // (--grace).
   Milliseconds hand_over_patience = Milliseconds(500);
   // Text that all members must have in common besides the model, for example the program's arguments.
   std::string program;

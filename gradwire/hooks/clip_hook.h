@@ -41,7 +41,8 @@ enum class NormKind {  // how clipping measures the gradients
   kMax,                // the largest magnitude
 };
 
-// Returns the norm of all gradients together. The sum is taken in float64 in a fixed order, so ranks with the same
+// Returns the norm of all gradients together. The sum is taken in float64 in a fixed order (elements of a sparse
+// gradient that are listed several times are first added in its own dtype), so ranks with the same
 // gradients get the same bits, with any number of compute threads. Gradients may be dense or sparse, real or complex.
 // Parameters without a gradient are skipped; one that is listed twice counts once. An Inf or NaN in a gradient makes
 // the norm Inf or NaN.
@@ -55,8 +56,8 @@ double clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm
 
 // Averages the gradients of `parameters` over the ranks, and writes the averages into .grad. `parameters` are names and
 // tensors, as named_parameters().pairs() returns them; parameters without a gradient are skipped, and one that has
-// several names is averaged once, under the first. `group`: null for the
-// default group. `hook`: null for allreduce_hook(). There is one bucket for each dtype and device.
+// several names is averaged once, under the first. `group`: null for the default group. `hook`: null for
+// allreduce_hook(). There is one bucket for each dtype and device.
 //
 // Collective: all ranks must have gradients for the same parameters. The call runs the hook on the calling thread, and
 // returns when all averages are written. `iteration` becomes GradBucket::iteration(): count it up with each call, for

@@ -139,7 +139,6 @@ TEST(ClipGradNorm, AfterBackwardAllRanksHoldTheSameBits) {
   }
 }
 
-// Clipping before the reduction: no rank's part is larger than the limit, and what is reduced is the average of those.
 // libtorch lists a parameter of two layers under two names.
 TEST(ReduceGradients, AParameterOfTwoNamesIsSentOnce) {
   run_ranks({"threads"}, 2, [&](int rank, const std::shared_ptr<ProcessGroup>& group) {
@@ -158,6 +157,7 @@ TEST(ReduceGradients, AParameterOfTwoNamesIsSentOnce) {
   });
 }
 
+// Clipping before the reduction: no rank's part is larger than the limit, and what is reduced is the average of those.
 TEST(ReduceGradients, AveragesWhatEachRankClipped) {
   for (const std::string name : {"local", "threads"}) {
     for (const auto& hook : {std::shared_ptr<CommHook>(), make_quantization_perchannel_hook()}) {

@@ -145,9 +145,9 @@ class Elastic:
         Large tensors are better in an object with state_dict() and load_state_dict(), given to add(): they are not made bytes.
         """
 
-        def saved() -> bytes:
+        def saved() -> bytes | bytearray | str:
             state = save()
-            if not isinstance(state, bytes):
+            if not isinstance(state, (bytes, bytearray, str)):
                 raise InvalidArgument(f"Elastic: save() of the state '{name}' returned a {type(state).__name__}; it must return bytes.")
             return state
 

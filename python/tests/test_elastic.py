@@ -5,6 +5,7 @@ import collections
 import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
 
@@ -203,6 +204,37 @@ def test_a_slow_rank_is_named_dropped_and_not_replaced(tmp_path):
     assert len({end.split(maxsplit=1)[1] for end in ends}) == 1, "all name the same rank"
     assert "is slow: its own part of a step took" in job.stderr
     assert "takes its place" not in job.stderr
+
+
+def test_ranks_that_were_asked_to_leave_have_time_to_save_whatever_the_bound_of_a_standstill(tmp_path):
+    program = tmp_path / "saves.py"
+    program.write_text("""
+import time, torch, gradwire.elastic
+from gradwire.nn.parallel import DistributedDataParallel
+
+elastic = gradwire.elastic.Elastic()
+model = DistributedDataParallel(torch.nn.Linear(2, 1), process_group=elastic.group)
+elastic.add(model)
+
+def step(at):
+    model(torch.ones(1, 2)).sum().backward()
+    if at.step == 5:
+        print("begun", flush=True)
+    time.sleep(0.01)
+
+assert elastic.run(10**6, step) == "left"
+time.sleep(4)
+print("saved", flush=True)
+""")
+    command = [str(BUILD / "bin" / "gradwire-run"), "--elastic", "1:2", "-n", "2", "--stall", "1", sys.executable, str(program)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as job:
+        line = ""
+        while "begun" not in line:
+            line = job.stdout.readline()
+            assert line, "the job has ended"
+        job.send_signal(signal.SIGTERM)
+        out, err = job.communicate(timeout=GUARD)
+    assert out.count("saved") == 2, err
 
 
 def test_a_rule_for_slow_ranks_that_makes_no_sense_is_refused():
