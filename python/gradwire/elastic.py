@@ -145,11 +145,11 @@ class Elastic:
         Large tensors are better in an object with state_dict() and load_state_dict(), given to add(): they are not made bytes.
         """
 
-        def saved() -> bytes | bytearray | str:
-            state = save()
+        def saved() -> bytes:
+            state: object = save()
             if not isinstance(state, (bytes, bytearray, str)):
                 raise InvalidArgument(f"Elastic: save() of the state '{name}' returned a {type(state).__name__}; it must return bytes.")
-            return state
+            return state.encode() if isinstance(state, str) else bytes(state)
 
         self._elastic.add_state(name, saved, load)
         return self
