@@ -14,6 +14,7 @@
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/process_group/tensor_memory_internal.h"
 
 namespace gradwire {
 namespace {
@@ -28,10 +29,8 @@ at::Tensor values_of(const at::Tensor& gradient) {
     throw InvalidArgument(
         "GradScaler: a gradient is of fp16, which cannot be unscaled without loss; keep the parameters in float");
   }
-  at::Tensor values = gradient.is_sparse() ? gradient._values() : gradient;
-  // The same memory without a conjugation or negation that is still to be done, which a real scale leaves as it is.
-  if (values.is_conj()) values = values.conj();
-  if (values.is_neg()) values = values._neg_view();
+  // A real scale leaves lazy signs as they are.
+  const at::Tensor values = internal::without_lazy_signs(gradient.is_sparse() ? gradient._values() : gradient);
   return values.is_complex() ? at::view_as_real(values) : values;
 }
 

@@ -16,6 +16,18 @@ using InterruptCheck = bool (*)() noexcept;
 // Sets the check of the calling thread; null removes the check. Returns the check before. A new thread has none.
 InterruptCheck set_interrupt_check(InterruptCheck check) noexcept;
 
+// Sets a check (null: none) for as long as the object exists, and then the one before. Objects of a thread nest.
+class InterruptCheckScope final {
+ public:
+  explicit InterruptCheckScope(InterruptCheck check) noexcept : before_(set_interrupt_check(check)) {}
+  ~InterruptCheckScope() { set_interrupt_check(before_); }
+  InterruptCheckScope(const InterruptCheckScope&) = delete;
+  InterruptCheckScope& operator=(const InterruptCheckScope&) = delete;
+
+ private:
+  const InterruptCheck before_;
+};
+
 // Returns the check of the calling thread, or null.
 InterruptCheck interrupt_check() noexcept;
 

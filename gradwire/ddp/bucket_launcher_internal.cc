@@ -29,15 +29,8 @@ thread_local const Failure* failure_of_lane = nullptr;
 // Waits for the future of a hook on a lane, until `failure` has happened: the future may never end. Throws its error.
 void wait_on_lane(const Future& future, const Failure& failure) {
   failure_of_lane = &failure;
-  const InterruptCheck before = set_interrupt_check([]() noexcept { return failure_of_lane->happened(); });
-  const auto restore = [&] { set_interrupt_check(before); };
-  try {
-    work_from_future(future)->wait();
-  } catch (...) {
-    restore();
-    throw;
-  }
-  restore();
+  const InterruptCheckScope ends([]() noexcept { return failure_of_lane->happened(); });
+  work_from_future(future)->wait();
 }
 
 bool routed(const std::vector<LaneScope::Route>& routes, const std::shared_ptr<ProcessGroup>& group) {

@@ -64,6 +64,7 @@ struct DdpCore::Parts {
   internal::Reducer& in_group() const;
   // The same, for any thread.
   std::shared_ptr<internal::Reducer> in_group_for_question() const;
+  std::shared_ptr<internal::Reducer> reducer_if_any() const;
   void set_reducer(std::shared_ptr<internal::Reducer> next);
   // Makes the Reducer and what else belongs to the ranks that the group has now. Not collective.
   void make_reducer();

@@ -201,8 +201,13 @@ internal::Reducer& DdpCore::Parts::in_group() const {
 }
 
 std::shared_ptr<internal::Reducer> DdpCore::Parts::in_group_for_question() const {
+  std::shared_ptr<internal::Reducer> reducer_now = reducer_if_any();
+  if (reducer_now == nullptr) throw_without_ranks();
+  return reducer_now;
+}
+
+std::shared_ptr<internal::Reducer> DdpCore::Parts::reducer_if_any() const {
   MutexLock lock(asked_mutex);
-  if (asked == nullptr) throw_without_ranks();
   return asked;
 }
 
@@ -280,11 +285,7 @@ std::uint64_t DdpCore::payload_bytes() const { return parts_->in_group_for_quest
 std::uint32_t DdpCore::iterations() const { return parts_->in_group_for_question()->iterations(); }
 
 void DdpCore::require_well() const {
-  std::shared_ptr<Reducer> reducer;
-  {
-    MutexLock lock(parts_->asked_mutex);
-    reducer = parts_->asked;
-  }
+  const std::shared_ptr<Reducer> reducer = parts_->reducer_if_any();
   if (reducer == nullptr) return;
   if (const std::exception_ptr error = reducer->error()) std::rethrow_exception(error);
 }

@@ -36,9 +36,9 @@ class LowPrecision final : public std::enable_shared_from_this<LowPrecision> {
   // Called after a forward pass. Calls restore() at the end of the backward pass through one of `outputs`, also when
   // that pass ends with an exception; a pass for chosen inputs that leaves out all parameters does not count. Calls
   // restore() also when the graphs of all `outputs` are destroyed, because no backward pass can follow then; but not
-  // within a forward pass, which may drop the outputs of the one before. When no
-  // output has a graph, calls restore() now, unless a backward pass through the outputs of an earlier forward may still
-  // follow. When `outputs` is empty, the outputs are unknown: the next backward pass restores.
+  // within a forward pass, which may drop the outputs of the one before. When no output has a graph, calls restore()
+  // now, unless a backward pass through the outputs of an earlier forward may still follow. When `outputs` is empty,
+  // the outputs are unknown: the next backward pass restores.
   void restore_after(const std::vector<at::Tensor>& outputs) GRADWIRE_EXCLUDES(mutex_);
   // Called after a forward pass that ended with an exception. Calls restore() now, unless a backward pass through the
   // outputs of an earlier forward may still follow.

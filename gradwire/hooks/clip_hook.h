@@ -42,10 +42,9 @@ enum class NormKind {  // how clipping measures the gradients
 };
 
 // Returns the norm of all gradients together. The sum is taken in float64 in a fixed order (elements of a sparse
-// gradient that are listed several times are first added in its own dtype), so ranks with the same
-// gradients get the same bits, with any number of compute threads. Gradients may be dense or sparse, real or complex.
-// Parameters without a gradient are skipped; one that is listed twice counts once. An Inf or NaN in a gradient makes
-// the norm Inf or NaN.
+// gradient that are listed several times are first added in its own dtype), so ranks with the same gradients get the
+// same bits, with any number of compute threads. Gradients may be dense or sparse, real or complex. Parameters without
+// a gradient are skipped; one that is listed twice counts once. An Inf or NaN in a gradient makes the norm Inf or NaN.
 double grad_norm(const std::vector<at::Tensor>& parameters, NormKind kind = NormKind::kL2);
 
 // Multiplies all gradients by max_norm / (norm + 1e-6) if that factor is below 1. Returns the norm before. When the

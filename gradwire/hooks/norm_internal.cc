@@ -8,6 +8,7 @@
 #include <cstddef>
 
 #include "gradwire/process_group/flat_tensors_internal.h"
+#include "gradwire/process_group/tensor_memory_internal.h"
 
 namespace gradwire::internal {
 namespace {
@@ -37,10 +38,7 @@ double sum_of_squares(const T* values, std::size_t count) noexcept {
 // Returns numbers of the magnitudes of `tensor`, as a dense tensor: the elements, without a conjugation or negation
 // that is still to be done. Of a sparse tensor, the elements that it holds, each once.
 at::Tensor magnitudes(const at::Tensor& tensor) {
-  at::Tensor values = tensor.is_sparse() ? tensor.detach().coalesce().values() : tensor.detach();
-  if (values.is_conj()) values = values.conj();
-  if (values.is_neg()) values = values._neg_view();
-  return values;
+  return without_lazy_signs(tensor.is_sparse() ? tensor.detach().coalesce().values() : tensor.detach());
 }
 
 // Returns these numbers as a 1-D, contiguous, real tensor.

@@ -30,6 +30,11 @@ Memory memory_with_values(const at::Tensor& tensor) {
   return memory;
 }
 
+at::Tensor without_lazy_signs(at::Tensor tensor) {
+  if (tensor.is_conj()) tensor = tensor.conj();
+  return tensor.is_neg() ? tensor._neg_view() : tensor;
+}
+
 void copy_back(const at::Tensor& tensor, const at::Tensor& memory) {
   if (memory.is_same(tensor)) return;
   const at::AutoDispatchBelowADInplaceOrView below_autograd;

@@ -25,6 +25,10 @@ Memory memory_with_values(at::Tensor&& tensor) = delete;
 Memory memory_for_results(const at::Tensor& tensor);
 Memory memory_for_results(at::Tensor&& tensor) = delete;
 
+// Returns the same memory without a conjugation or negation that is still to be done: for what does not depend on them,
+// such as magnitudes.
+at::Tensor without_lazy_signs(at::Tensor tensor);
+
 // Copies `memory` into `tensor`, unless they are the same. Elements of an expanded tensor that share memory get the
 // value of the first of them. Autograd does not record the copy.
 void copy_back(const at::Tensor& tensor, const at::Tensor& memory);

@@ -67,18 +67,6 @@ void connect_all(c10d::Backend& engine, Milliseconds timeout) {
 
 // Gloo writes the new group's ranks into the options that it is given, which are the origin's own; put back what was
 // there, or the origin cannot split again.
-// While it lives, this thread is not interrupted.
-class WithoutInterrupts {
- public:
-  WithoutInterrupts() = default;
-  ~WithoutInterrupts() { set_interrupt_check(check_); }
-  WithoutInterrupts(const WithoutInterrupts&) = delete;
-  WithoutInterrupts& operator=(const WithoutInterrupts&) = delete;
-
- private:
-  const InterruptCheck check_ = set_interrupt_check(nullptr);
-};
-
 BackendPtr split_engine(const BackendPtr& origin, const c10::intrusive_ptr<c10d::Store>& store,
                         const std::vector<int>& members) {
   const auto options = origin->getBackendOptions();
@@ -229,7 +217,7 @@ bool GroupOverC10d::wait_for_calls() {
     abort(kInterrupted);
   }
   // The calls end soon now.
-  const WithoutInterrupts uninterrupted;
+  const InterruptCheckScope uninterrupted(nullptr);
   ledger_->wait_all();
   return true;
 }
