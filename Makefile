@@ -27,7 +27,7 @@ CONFIGURE := cmake --preset release $(call define_or_forget,GRADWIRE_TORCH_DIR) 
              $(call define_or_forget,CMAKE_PREFIX_PATH) $(CMAKE_ARGS)
 NINJA := ninja -C $(BUILD) -j$(JOBS)
 
-.PHONY: help setup configure build install train test test-slow test-clients bench format check-format tidy check-cuda gpu-check bundle docs wheel deb clean
+.PHONY: help setup configure build install train test test-slow test-clients bench format check-format lint tidy check-cuda gpu-check bundle docs wheel deb clean
 
 help:  ## Say what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */  make \1\t/' | expand -t 22
@@ -88,6 +88,14 @@ format:  ## Format every C++ source in place
 check-format:  ## Fail when a C++ source is not formatted
 	@scripts/setup.sh lint
 	@scripts/format.sh --check
+
+lint:  ## Check all that no test shows, in a minute once built: format, layers, documents, the site, Python's types
+	@scripts/setup.sh torch lint docs
+	@scripts/format.sh --check
+	@scripts/check_layers.py
+	@scripts/check_docs.py
+	@$(MAKE) --no-print-directory docs
+	@.venv/bin/python -m mypy
 
 tidy:  ## Run clang-tidy over the torch-free half (FILES="gradwire/base/..." for some)
 	@scripts/setup.sh build lint

@@ -18,8 +18,8 @@
 #include "gradwire/membership/event_log.h"
 #include "gradwire/membership/job_store.h"
 #include "gradwire/membership/records.h"
+#include "launch/free_port.h"
 #include "launch/launcher_fixture_internal.h"
-#include "launch/rank_environment.h"
 
 namespace gradwire::launch {
 namespace {

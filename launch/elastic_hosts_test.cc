@@ -16,8 +16,8 @@
 #include "gradwire/base/process_identity.h"
 #include "gradwire/membership/event_log.h"
 #include "gradwire/membership/records.h"
+#include "launch/free_port.h"
 #include "launch/launch_error.h"
-#include "launch/rank_environment.h"
 
 namespace gradwire::launch::elastic_hosts_test {
 namespace {

@@ -13,8 +13,8 @@
 #include <thread>
 
 #include "gradwire/base/strings.h"
+#include "launch/free_port.h"
 #include "launch/launcher_fixture_internal.h"
-#include "launch/rank_environment.h"
 
 namespace gradwire::launch {
 namespace {

@@ -12,10 +12,10 @@
 
 #include "gradwire/base/strings.h"
 #include "gradwire/store/tcp_store.h"
+#include "launch/free_port.h"
 #include "launch/launch_error.h"
 #include "launch/launcher_fixture_internal.h"
 #include "launch/node_store.h"
-#include "launch/rank_environment.h"
 #include "tests/support/secrets.h"
 
 namespace gradwire::launch {

@@ -3,7 +3,7 @@
 #include "launch/hearing.h"
 
 #include "gradwire/store/stored_number.h"
-#include "launch/rank_environment.h"
+#include "launch/free_port.h"
 #include "launch/record_keys.h"
 
 namespace gradwire::launch {

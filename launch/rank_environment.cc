@@ -2,17 +2,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launch/rank_environment.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
 #include <sys/random.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <string_view>
 
-#include "gradwire/base/os_handles.h"
+#include "launch/free_port.h"
 #include "launch/launch_error.h"
 
 namespace gradwire::launch {
@@ -75,20 +72,6 @@ std::vector<std::string> rank_environment(const JobVariables& job, int local_ran
   if (!environment.has("OMP_NUM_THREADS")) environment.set("OMP_NUM_THREADS", job.threads);
   for (const auto& [name, value] : job.extra) environment.set(name, value);
   return environment.take();
-}
-
-std::uint16_t find_free_port(PortScope scope) {
-  const UniqueFd probe(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  if (!probe) throw_errno("cannot open a socket to find a free port");
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(scope == PortScope::loopback ? INADDR_LOOPBACK : INADDR_ANY);
-  socklen_t length = sizeof(address);
-  auto* generic = reinterpret_cast<sockaddr*>(&address);
-  if (::bind(probe.get(), generic, length) != 0 || ::getsockname(probe.get(), generic, &length) != 0) {
-    throw_errno("cannot find a free port");
-  }
-  return ntohs(address.sin_port);
 }
 
 std::string own_host_name() {

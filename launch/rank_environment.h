@@ -38,12 +38,6 @@ struct JobVariables {
 // pure function.
 std::vector<std::string> rank_environment(const JobVariables& job, int local_rank, const char* const* inherited);
 
-enum class PortScope { loopback, all_interfaces };
-
-// Returns a TCP port that is free at the time of the call. Another process may take the port before rank 0 does, so
-// gradwire's own rendezvous does not use this port. Throws LaunchError.
-std::uint16_t find_free_port(PortScope scope);
-
 // Returns the name of this host, for texts.
 std::string own_host_name();
 

@@ -16,9 +16,11 @@ using InterruptCheck = bool (*)() noexcept;
 // Sets the check of the calling thread; null removes the check. Returns the check before. A new thread has none.
 InterruptCheck set_interrupt_check(InterruptCheck check) noexcept;
 
-// Sets a check (null: none) for as long as the object exists, and then the one before. Objects of a thread nest.
+// The check of a thread for as long as the object exists. Objects of a thread nest; each ends on the thread that made
+// it.
 class InterruptCheckScope final {
  public:
+  // Sets the check of the calling thread; null removes the check. The destructor sets the check from before.
   explicit InterruptCheckScope(InterruptCheck check) noexcept : before_(set_interrupt_check(check)) {}
   ~InterruptCheckScope() { set_interrupt_check(before_); }
   InterruptCheckScope(const InterruptCheckScope&) = delete;

@@ -9,14 +9,11 @@ import pytest
 import torch.distributed as td
 
 from gradwire import distributed as dist
+from ports import free_port
 
 MINUTE = timedelta(minutes=1)
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "GRADWIRE_RENDEZVOUS", "TORCHELASTIC_RUN_ID")
 numbers = itertools.count()
-
-
-def free_port():
-    return dist.TCPStore("127.0.0.1", 0, 1, is_master=True).port
 
 
 @pytest.fixture

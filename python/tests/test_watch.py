@@ -5,7 +5,6 @@ import os
 import pathlib
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -15,6 +14,8 @@ from html.parser import HTMLParser
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+
+from ports import free_port
 
 GUARD = 120
 BUILD = pathlib.Path(os.environ.get("GRADWIRE_BUILD", pathlib.Path(__file__).resolve().parents[2] / "build"))
@@ -101,12 +102,6 @@ def test_a_job_can_be_watched(tmp_path):
         job.wait()
     assert re.search(r"gradwire-run: step \d+, [\d.]+ steps/s, \d+% waiting, .* sent a step, loss ", said), said
     assert [path.name for path in tmp_path.iterdir()] == ["text"], "the records of the job go with the job"
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 @pytest.mark.parametrize("prefix", [[], ["--no-prefix"]])

@@ -13,9 +13,9 @@
 #include <thread>
 
 #include "gradwire/base/strings.h"
+#include "launch/free_port.h"
 #include "launch/launch_error.h"
 #include "launch/launcher_fixture_internal.h"
-#include "launch/rank_environment.h"
 #include "tests/elastic/elastic_record.h"
 
 namespace gradwire::testing {
