@@ -3,26 +3,19 @@
 #include "gradwire/optim/averager_agreement_internal.h"
 
 #include <algorithm>
-#include <span>
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/stable_hash.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/ddp/byte_exchange_internal.h"
 #include "gradwire/ddp/replica_sync_internal.h"
+#include "gradwire/optim/layout_hash_internal.h"
 #include "gradwire/optim/param_groups_internal.h"
 
 namespace gradwire::internal {
 
 Compared::value_type compared_parameters(const std::vector<at::Tensor>& parameters) {
-  std::vector<std::int64_t> shapes;
-  for (const at::Tensor& parameter : parameters) {
-    shapes.push_back(static_cast<std::int64_t>(parameter.scalar_type()));
-    shapes.push_back(parameter.dim());
-    shapes.insert(shapes.end(), parameter.sizes().begin(), parameter.sizes().end());
-    shapes.insert(shapes.end(), parameter.strides().begin(), parameter.strides().end());
-  }
-  return {"the parameters (as a hash of their sizes)", static_cast<std::int64_t>(stable_hash(shapes))};
+  return {"the parameters (as a hash of their sizes)", hash_of_layouts(parameters)};
 }
 
 void require_agreement(std::string_view who, ProcessGroup& group, const Compared& compared) {

@@ -12,6 +12,7 @@
 #include "gradwire/base/strings.h"
 #include "gradwire/ddp/byte_exchange_internal.h"
 #include "gradwire/ddp/replica_sync_internal.h"
+#include "gradwire/optim/layout_hash_internal.h"
 #include "gradwire/optim/model_averaging.h"
 
 namespace gradwire::internal {
@@ -23,9 +24,7 @@ std::int64_t hash_of_gradients(const std::vector<at::Tensor>& parameters) {
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     if (!parameters[i].grad().defined()) continue;
     numbers.push_back(static_cast<std::int64_t>(i));
-    numbers.push_back(static_cast<std::int64_t>(parameters[i].scalar_type()));
-    numbers.push_back(parameters[i].dim());
-    numbers.insert(numbers.end(), parameters[i].sizes().begin(), parameters[i].sizes().end());
+    append_sizes(numbers, parameters[i]);
   }
   return static_cast<std::int64_t>(stable_hash(numbers));
 }

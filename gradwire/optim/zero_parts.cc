@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "gradwire/base/error.h"
-#include "gradwire/base/stable_hash.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/ddp/replica_sync_internal.h"
+#include "gradwire/optim/layout_hash_internal.h"
 #include "gradwire/optim/zero_internal.h"
 #include "gradwire/process_group/closable.h"
 #include "gradwire/process_group/init.h"
@@ -18,18 +18,6 @@ namespace {
 
 // What ranks compare. The last one tells lists of one length apart.
 enum Compared : std::size_t { kParameters, kGroups, kElements, kViews, kOverlap, kHash, kComparedCount };
-
-// With the strides: a rank packs its parameters, and lays out the states, in the order of memory.
-std::int64_t hash_of_layouts(const std::vector<at::Tensor>& parameters) {
-  std::vector<std::int64_t> numbers;
-  for (const at::Tensor& parameter : parameters) {
-    numbers.push_back(static_cast<std::int64_t>(parameter.scalar_type()));
-    numbers.push_back(parameter.dim());
-    numbers.insert(numbers.end(), parameter.sizes().begin(), parameter.sizes().end());
-    numbers.insert(numbers.end(), parameter.strides().begin(), parameter.strides().end());
-  }
-  return static_cast<std::int64_t>(stable_hash(numbers));
-}
 
 ParamGroups without_parameters(const ParamGroups& groups) {
   ParamGroups empty;

@@ -3,19 +3,6 @@
 #include "gradwire/process_group/group_call.h"
 
 namespace gradwire {
-namespace {
-
-using Visit = std::function<void(const at::Tensor&)>;
-
-void visit_all(const at::Tensor& tensor, const Visit& visit) { visit(tensor); }
-
-template <class T>
-void visit_all(const std::vector<T>& list, const Visit& visit) {
-  for (const T& element : list) visit_all(element, visit);
-}
-
-}  // namespace
-
 const char* name_of(const GroupCall& call) {
   return std::visit([](const auto& one) { return one.kName; }, call);
 }
@@ -32,15 +19,10 @@ CollectiveOptions* options_of(GroupCall& call) {
       call);
 }
 
-void for_each_tensor(const GroupCall& call, const Visit& visit) {
-  const auto visit_lists = [&](const auto&... lists) { (visit_all(lists, visit), ...); };
-  std::visit([&](const auto& one) { std::apply(visit_lists, one.read_first()); }, call);
-}
-
 Tensors written_by(const GroupCall& call) {
   Tensors written;
-  const Visit add = [&](const at::Tensor& tensor) { written.push_back(tensor); };
-  const auto visit_lists = [&](const auto&... lists) { (visit_all(lists, add), ...); };
+  const auto add = [&](const at::Tensor& tensor) { written.push_back(tensor); };
+  const auto visit_lists = [&](const auto&... lists) { (internal::visit_tensors(lists, add), ...); };
   std::visit([&](const auto& one) { std::apply(visit_lists, one.written()); }, call);
   return written;
 }

@@ -7,7 +7,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <tuple>
 #include <variant>
@@ -172,6 +171,20 @@ struct RecvAnySourceCall {
   auto written() const { return std::tie(tensors); }
 };
 
+namespace internal {
+
+// Calls `visit` for a tensor, or for each tensor of a list or of a list of lists, in order.
+template <class Visit>
+void visit_tensors(const at::Tensor& tensor, Visit& visit) {
+  visit(tensor);
+}
+template <class T, class Visit>
+void visit_tensors(const std::vector<T>& list, Visit& visit) {
+  for (const T& element : list) visit_tensors(element, visit);
+}
+
+}  // namespace internal
+
 using GroupCall = std::variant<BroadcastCall, AllReduceCall, ReduceCall, AllGatherCall, AllGatherIntoTensorCall,
                                GatherCall, ScatterCall, ReduceScatterCall, ReduceScatterTensorCall, AllToAllCall,
                                AllToAllSingleCall, BarrierCall, SendCall, RecvCall, RecvAnySourceCall>;
@@ -182,8 +195,13 @@ const char* name_of(const GroupCall& call);
 // Returns the options inside `call`, which the caller may change; null for a message.
 CollectiveOptions* options_of(GroupCall& call);
 
-// Calls `visit` for each tensor of the call: tensors that the call reads come before tensors that it writes.
-void for_each_tensor(const GroupCall& call, const std::function<void(const at::Tensor&)>& visit);
+// Calls `visit(const at::Tensor&)` for each tensor of the call: tensors that the call reads come before tensors that it
+// writes.
+template <class Visit>
+void for_each_tensor(const GroupCall& call, Visit&& visit) {
+  const auto visit_lists = [&](const auto&... lists) { (internal::visit_tensors(lists, visit), ...); };
+  std::visit([&](const auto& one) { std::apply(visit_lists, one.read_first()); }, call);
+}
 
 // Returns the tensors that the call writes.
 Tensors written_by(const GroupCall& call);

@@ -410,6 +410,47 @@ class Verdict(unittest.TestCase):
         self.assertEqual(len(record_sections.verdict([rank(0, 1.0, 0.0)])), 1)
 
 
+def event(kind, begin, thread, bucket=None, lane=-1, name="all_reduce"):
+    times = (begin, begin + 0.5) if kind == recorded.BUCKET else (0.0,) * 4
+    return recorded.Event(kind, begin, begin + 1, 0, bucket, lane, thread, name, 8, 8, times)
+
+
+class RowsOfATrace(unittest.TestCase):
+    """Each thread has a row of its own, whatever the kernel calls it: in a container thread ids are as small as rows."""
+
+    def setUp(self):
+        main, helper, lane, other_lane = 1, 3, 7, 2
+        events = [
+            # Two DistributedDataParallel: each has a lane 0, with a bucket 0.
+            event(recorded.CALL, 1, lane, bucket=0, lane=0), event(recorded.BUCKET, 1, lane, 0, 0, "of the first"),
+            event(recorded.CALL, 1, other_lane, bucket=0, lane=0), event(recorded.BUCKET, 1, other_lane, 0, 0, "of the second"),
+            event(recorded.BUCKET, 1.25, main, bucket=1, name="without a lane"),
+            event(recorded.CALL, 1, helper, name="broadcast"),
+            event(recorded.CALL, 3, main, name="barrier"),
+            event(recorded.STEP, 0, main),
+        ]  # fmt: skip
+        self.trace = trace_of([dataclasses.replace(rank(0, 1.0, 0.0), events=events)])
+        self.names = {event["tid"]: event["args"]["name"] for event in self.trace["traceEvents"] if event["name"] == "thread_name"}
+
+    def row_of(self, name):
+        [row] = {event["tid"] for event in self.trace["traceEvents"] if event["ph"] == "X" and event["name"].endswith(name)}
+        return row
+
+    def test_no_two_threads_share_a_row(self):
+        self.assertEqual(sorted(self.names.values()), ["lane 0", "lane 0", "thread 3", "training thread"])
+        self.assertEqual(problems_of(self.trace), [])
+
+    def test_events_are_on_the_row_of_their_thread(self):
+        lanes = [self.row_of("of the first"), self.row_of("of the second")]
+        self.assertEqual([self.names[row] for row in lanes], ["lane 0", "lane 0"])
+        self.assertNotEqual(*lanes)
+        self.assertEqual(self.names[self.row_of("broadcast")], "thread 3")
+        for name in ("without a lane", "barrier", "step 0"):
+            self.assertEqual(self.names[self.row_of(name)], "training thread", name)
+        calls = [event["tid"] for event in self.trace["traceEvents"] if event["ph"] == "X" and event["name"] == "all_reduce"]
+        self.assertEqual(sorted(calls), sorted(lanes))
+
+
 def drawing_of(test, file):
     """The SVG, in which nothing is outside."""
     svg = ElementTree.parse(file).getroot()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from .lines import ReportError
 from .choice_sections import choice_text
@@ -19,20 +19,37 @@ if TYPE_CHECKING:
     from .page import Job
 
 # Perfetto takes process 0 and thread 0 for those of the kernel, so neither number is used.
-TRAINING = 1  # the thread id of the phases; lane K has K + 2, and calls of other threads have theirs
+TRAINING = 1  # the row of the phases; lanes have the rows below, and then other threads with calls
 PHASES = ("forward", "backward", "wait for buckets", "rest")
 
 TraceEvent = dict[str, Any]
+Key = TypeVar("Key", int, "tuple[int, int]")
 
 
 def process_of(rank: int) -> int:
     return rank + 1
 
 
-def lane_rows(record: RankRecord) -> dict[tuple[int, int], int]:
-    """The row of each lane's thread: two DistributedDataParallel have lanes of one number."""
-    lanes = {(event.lane, event.thread) for event in record.events if event.bucket is not None and event.lane >= 0}
-    return {lane: TRAINING + 1 + row for row, lane in enumerate(sorted(lanes))}
+class Rows:
+    """The rows of a rank in the trace, its thread ids: rows of lanes and of other threads never have one number, as threads of
+    a container and lanes do."""
+
+    def __init__(self, record: RankRecord) -> None:
+        buckets = [event for event in record.events if event.bucket is not None]
+        self._training = {event.thread for event in record.events if event.kind == STEP}
+        # Two DistributedDataParallel have lanes of one number, with threads of their own.
+        self.lanes = self._numbered({(event.lane, event.thread) for event in buckets if event.lane >= 0}, TRAINING + 1)
+        elsewhere = {event.thread for event in record.events if event.bucket is None} - self._training
+        self.others = self._numbered(elsewhere if self._training else set(), TRAINING + 1 + len(self.lanes))
+
+    def of(self, event: Event) -> int:
+        if event.bucket is not None:
+            return self.lanes.get((event.lane, event.thread), TRAINING)
+        return self.others.get(event.thread, TRAINING)
+
+    @staticmethod
+    def _numbered(keys: set[Key], first: int) -> dict[Key, int]:
+        return {key: first + place for place, key in enumerate(sorted(keys))}
 
 
 def nanoseconds(seconds: float) -> int:
@@ -60,12 +77,6 @@ def named(kind: str, rank: int, thread: int, **facts: Any) -> TraceEvent:
     return {"ph": "M", "name": kind, "pid": process_of(rank), "tid": thread, "args": facts}
 
 
-def thread_of(event: Event, training: set[int], lanes: dict[tuple[int, int], int]) -> int:
-    if event.bucket is not None:
-        return lanes.get((event.lane, event.thread), TRAINING)
-    return TRAINING if event.thread in training or not training else event.thread
-
-
 def events_of_step(rank: int, event: Event, offset: float) -> Iterator[TraceEvent]:
     begin, end = event.begin + offset, event.end + offset
     yield complete(f"step {event.step}", "step", rank, TRAINING, begin, end, step=event.step, sent=event.sent)
@@ -80,12 +91,13 @@ def events_of_rank(record: RankRecord, offset: float) -> Iterator[TraceEvent]:
     yield named("process_name", rank, TRAINING, name=f"rank {rank} ({record.host})")
     yield named("process_sort_index", rank, TRAINING, sort_index=rank)
     yield named("thread_name", rank, TRAINING, name="training thread")
-    lanes = lane_rows(record)
-    for (lane, _), row in lanes.items():
+    rows = Rows(record)
+    for (lane, _), row in rows.lanes.items():
         yield named("thread_name", rank, row, name=f"lane {lane}")
-    training = {event.thread for event in record.events if event.kind == STEP}
+    for other, row in rows.others.items():
+        yield named("thread_name", rank, row, name=f"thread {other}")
     for event in record.events:
-        thread, begin, end = thread_of(event, training, lanes), event.begin + offset, event.end + offset
+        thread, begin, end = rows.of(event), event.begin + offset, event.end + offset
         where = {"step": event.step} if event.bucket is None else {"step": event.step, "bucket": event.bucket}
         if event.kind == STEP:
             yield from events_of_step(rank, event, offset)
