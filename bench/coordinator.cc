@@ -11,13 +11,17 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <optional>
 #include <sstream>
 #include <stdexcept>
 #include <utility>
+
+#include "gradwire/base/deadline.h"
 
 namespace gradwire::bench {
 namespace {
@@ -43,9 +47,45 @@ constexpr int kMeasureSeconds = 600;
   ::_exit(127);
 }
 
-bool wait_readable(int fd, int seconds) {
-  pollfd entry{fd, POLLIN, 0};
-  return ::poll(&entry, 1, seconds * 1000) > 0;
+[[noreturn]] void throw_errno(const std::string& what) { throw std::runtime_error(what + ": " + std::strerror(errno)); }
+
+bool wait_readable(const UniqueFd& fd, int seconds) {
+  const Deadline deadline = Deadline::after(std::chrono::seconds(seconds));
+  for (;;) {
+    pollfd entry{fd.get(), POLLIN, 0};
+    const int ready = ::poll(&entry, 1, static_cast<int>(deadline.remaining().count()));
+    if (ready < 0 && errno != EINTR) throw_errno("poll");
+    if (ready >= 0) return ready > 0;
+  }
+}
+
+// Adds what a worker says of one measurement to `made`; returns its error, if it has one.
+std::optional<ContestantError> add_reply(const std::string& line, const std::string& who, int rank, Reply& made) {
+  std::istringstream reply(line);
+  std::string verb;
+  reply >> verb;
+  std::optional<ContestantError> error;
+  if (verb == "error") {
+    std::string text;
+    std::getline(reply >> std::ws, text);
+    error.emplace(who, text);
+  }
+  std::vector<double> samples;
+  for (std::string word; reply >> word;) {
+    if (word == "bytes") {
+      std::size_t bytes = 0;
+      reply >> bytes;
+      if (rank == 0) made.bytes = bytes;
+      made.bytes_of_all += bytes;
+    } else {
+      samples.push_back(std::stod(word));
+    }
+  }
+  made.slowest.resize(std::max(made.slowest.size(), samples.size()));
+  std::transform(samples.begin(), samples.end(), made.slowest.begin(), made.slowest.begin(),
+                 [](double own, double other) { return std::max(own, other); });
+  if (rank == 0) made.samples = std::move(samples);
+  return error;
 }
 
 }  // namespace
@@ -64,21 +104,23 @@ ScratchFolder::~ScratchFolder() {
 Coordinator::Coordinator(const std::string& socket_path) : listener_(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
-  socket_path.copy(address.sun_path, sizeof(address.sun_path) - 1);
-  if (listener_ < 0 || ::bind(listener_, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 ||
-      ::listen(listener_, 256) != 0) {
-    throw std::runtime_error("cannot listen at " + socket_path);
+  if (socket_path.size() >= sizeof(address.sun_path))
+    throw std::runtime_error("the path of the socket is too long, name a shorter TMPDIR: " + socket_path);
+  socket_path.copy(address.sun_path, socket_path.size());
+  if (!listener_ || ::bind(listener_.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0 ||
+      ::listen(listener_.get(), 256) != 0) {
+    throw_errno("cannot listen at " + socket_path);
   }
 }
 
 Coordinator::~Coordinator() {
   for (auto& [name, ranks] : connections_) {
     for (auto& [rank, connection] : ranks) {
-      [[maybe_unused]] const ssize_t n = ::send(connection.fd, "quit\n", 5, MSG_NOSIGNAL);
-      ::close(connection.fd);
+      [[maybe_unused]] const ssize_t n = ::send(connection.fd.get(), "quit\n", 5, MSG_NOSIGNAL);
+      connection.fd.reset();
     }
   }
-  ::close(listener_);
+  listener_.reset();
   const auto patience = std::chrono::steady_clock::now() + std::chrono::seconds(10);
   for (const pid_t process : processes_) {
     while (::waitpid(process, nullptr, WNOHANG) == 0) {
@@ -119,14 +161,15 @@ void Coordinator::start(const Contestant& contestant) {
 void Coordinator::accept_one(int seconds) {
   if (!wait_readable(listener_, seconds)) return;
   Connection connection;
-  connection.fd = ::accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
+  connection.fd = UniqueFd(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  if (!connection.fd) throw_errno("cannot accept a worker");
   std::istringstream hello(read_line(connection, "a worker"));
   std::string verb;
   std::string name;
   int rank = -1;
   hello >> verb >> name >> rank;
   if (verb != "hello" || rank < 0) throw std::runtime_error("a worker said something else than hello");
-  connections_[name][rank] = connection;
+  connections_[name][rank] = std::move(connection);
 }
 
 std::string Coordinator::read_line(Connection& connection, const std::string& who) {
@@ -139,7 +182,7 @@ std::string Coordinator::read_line(Connection& connection, const std::string& wh
     }
     char buffer[65536];
     if (!wait_readable(connection.fd, kMeasureSeconds)) throw std::runtime_error(who + " does not answer");
-    const ssize_t got = ::read(connection.fd, buffer, sizeof(buffer));
+    const ssize_t got = ::read(connection.fd.get(), buffer, sizeof(buffer));
     if (got <= 0) throw std::runtime_error(who + " ended in the middle of a measurement");
     connection.pending.append(buffer, static_cast<std::size_t>(got));
   }
@@ -152,39 +195,18 @@ Reply Coordinator::measure(const std::string& contestant, const Measurement& wha
   const std::string bytes = command.str();
   auto& ranks = connections_.at(contestant);
   for (auto& [rank, connection] : ranks) {
-    if (::send(connection.fd, bytes.data(), bytes.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(bytes.size())) {
+    if (::send(connection.fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(bytes.size())) {
       throw std::runtime_error("rank " + std::to_string(rank) + " of " + contestant + " is gone");
     }
   }
   Reply made;
-  std::vector<ContestantError> errors;
+  std::optional<ContestantError> first_error;
   for (auto& [rank, connection] : ranks) {
     const std::string who = "rank " + std::to_string(rank) + " of " + contestant;
-    std::istringstream reply(read_line(connection, who));
-    std::string verb;
-    reply >> verb;
-    if (verb == "error") {
-      std::string text;
-      std::getline(reply >> std::ws, text);
-      errors.emplace_back(who, text);
-    }
-    std::vector<double> samples;
-    for (std::string word; reply >> word;) {
-      if (word == "bytes") {
-        std::size_t bytes = 0;
-        reply >> bytes;
-        if (rank == 0) made.bytes = bytes;
-        made.bytes_of_all += bytes;
-      } else {
-        samples.push_back(std::stod(word));
-      }
-    }
-    made.slowest.resize(std::max(made.slowest.size(), samples.size()));
-    std::transform(samples.begin(), samples.end(), made.slowest.begin(), made.slowest.begin(),
-                   [](double own, double other) { return std::max(own, other); });
-    if (rank == 0) made.samples = std::move(samples);
+    auto error = add_reply(read_line(connection, who), who, rank, made);
+    if (error && !first_error) first_error = std::move(error);
   }
-  if (!errors.empty()) throw errors.front();
+  if (first_error) throw *first_error;
   return made;
 }
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "bench/worker.h"
+#include "gradwire/base/os_handles.h"
 
 namespace gradwire::bench {
 
@@ -73,13 +74,13 @@ class Coordinator {
 
  private:
   struct Connection {
-    int fd = -1;
+    UniqueFd fd;
     std::string pending;
   };
   std::string read_line(Connection& connection, const std::string& who);
   void accept_one(int seconds);
 
-  int listener_ = -1;
+  UniqueFd listener_;
   std::vector<pid_t> processes_;
   std::map<std::string, std::map<int, Connection>> connections_;
 };

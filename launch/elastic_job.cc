@@ -164,7 +164,9 @@ int run_elastic(const Options& options, const std::string& secret, SignalQueue& 
     const auto epochs = [&](std::int64_t number) { return epoch_of_journal(journal, number); };
     const auto finish = [&](const JobOutcome& outcome) {
       std::string text = report_of(options, outcome);
-      if (server != nullptr) server->end(text.empty() ? "its last step was counted" : last_line(text));
+      const std::string without_words =
+          outcome.exit_code() == 0 ? "its last step was counted" : "it failed; the launcher that began it says why";
+      if (server != nullptr) server->end(text.empty() ? without_words : last_line(text));
       return std::pair(outcome.exit_code(), text);
     };
     const int code = supervise(options, signals, folder, front_fd, std::move(job), view, epochs, finish);

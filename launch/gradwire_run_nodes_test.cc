@@ -468,6 +468,19 @@ TEST_F(NodesTest, AnInterruptionOfAllHostsLeavesRanksTheTimeToSave) {
   EXPECT_EQ(count_of(result.err, "killed by gradwire-run"), 0) << result.err;
 }
 
+// A job that trained nothing is no success.
+TEST_F(NodesTest, AShellThatStartsNoLauncherIsToldOf) {
+  for (const std::string shell : {"true", "echo {host}"}) {
+    const auto result = run_script({"--hosts", "a,b", "--ssh", shell, "-n", "1"}, "true");
+    EXPECT_EQ(result.exit_code, kHostsFailedExit) << result.err;
+    for (const char* host : {"a", "b"}) {
+      EXPECT_TRUE(
+          contains(result.err, concat("host ", host, ": the command of --ssh ended with 0, but ran no gradwire-run")))
+          << result.err;
+    }
+  }
+}
+
 TEST_F(NodesTest, CommandLinesThatMakeNoSenseAreRefused) {
   const auto refused = [&](Words options, const std::string& part) {
     const auto result = run_script(std::move(options), "true");

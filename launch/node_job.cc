@@ -8,6 +8,7 @@
 #include <variant>
 
 #include "gradwire/base/strings.h"
+#include "launch/interruptions.h"
 #include "launch/job.h"
 #include "launch/launch_error.h"
 #include "launch/node_attempts.h"
@@ -18,9 +19,6 @@
 
 namespace gradwire::launch {
 namespace {
-
-// timeout(1) and others signal the launcher and its process group, so that one interruption arrives twice.
-constexpr Milliseconds kRepeatTime{250};
 
 NodeCoordinatorOptions coordinator_options(const Options& options, const std::string& secret) {
   const NodeOptions& node = options.node;
@@ -115,11 +113,11 @@ class NodeJob {
   }
 
   void interrupt(int signal) {
+    const bool is_repeated = interruptions_.take(signal, Deadline::Clock::now()) == Interruptions::Kind::repeated;
     if (exit_code_ != 0) {
-      if (repeat_guard_.expired()) patience_ = Deadline::after(Milliseconds::zero());
+      if (!is_repeated) patience_ = Deadline::after(Milliseconds::zero());
       return;
     }
-    repeat_guard_ = Deadline::after(kRepeatTime);
     leave(128 + signal, concat("node ", options_.node.node, " was interrupted by ", name_of_signal(signal)));
   }
 
@@ -150,7 +148,7 @@ class NodeJob {
   bool meets_ = true;  // this node waits for the others, to begin an attempt
   int exit_code_ = 0;  // not 0: this node has said that it leaves
   Deadline patience_ = Deadline::never();
-  Deadline repeat_guard_ = Deadline::never();
+  Interruptions interruptions_;
   NodeCoordinator coordinator_;
   NodeAttempts attempts_;
 };

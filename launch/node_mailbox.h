@@ -18,7 +18,8 @@ namespace gradwire::launch {
 struct Stopped {};
 
 // Thread-safe. The launcher sends its orders and takes events; the coordinating thread, of which there is one, takes
-// the orders and sends events. An order calls the thread away from where it waits.
+// the orders and sends events. leave() and stop() call the thread away from where it waits; the thread looks for the
+// other orders by itself, and ranks_ended() ends wait_for_own_end().
 class NodeMailbox final : public Interruption {
  public:
   // For the launcher. As the methods of NodeCoordinator with these names.

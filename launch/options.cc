@@ -289,7 +289,11 @@ Options check_serve(const RawOptions& raw, const std::vector<std::string>& rest)
       {"--node-rank", !raw.node.empty()},
       {"--master-port", !raw.master_port.empty()},
       {"--ssh", !raw.shell.empty()},
-      {"--end-with-stdin", raw.end_with_stdin}};
+      {"--end-with-stdin", raw.end_with_stdin},
+      {"--grace", raw.grace != "1"},
+      {"--stdin", raw.stdin_mode != "rank0"},
+      {"--color", raw.color != "auto"},
+      {"--no-prefix", raw.no_prefix}};
   for (const auto& [name, given] : of_ranks) {
     if (given)
       refuse_option(concat("--serve holds a job for hosts that join it, and starts no ranks; leave ", name, " out"));

@@ -3,6 +3,7 @@
 // --hosts: one gradwire-run on each host, through ssh or what stands in for it. Here they are like ranks: watched, and
 // stopped when they do not end by themselves. Of an elastic job, the one on the first host begins, and the others join.
 #include <fcntl.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -58,6 +59,25 @@ std::vector<std::string> inherited_environment() {
   std::vector<std::string> environment;
   for (char** entry = environ; *entry != nullptr; ++entry) environment.emplace_back(*entry);
   return environment;
+}
+
+// A launcher reads its secret first of all, so one whose secret is there still never ran.
+bool has_run(const Feed& feed) {
+  int unread = 0;
+  return ::ioctl(feed.reader.get(), FIONREAD, &unread) != 0 || unread == 0;
+}
+
+// The hosts whose commands ended well, and ran no launcher.
+std::string report_of_absent(const Options& options, const JobOutcome& outcome, const std::vector<Feed>& feeds) {
+  std::string text;
+  for (std::size_t host = 0; host < outcome.ends.size(); ++host) {
+    if (!outcome.ends[host] || !outcome.ends[host]->good() || has_run(feeds[host])) continue;
+    text +=
+        concat("gradwire-run: host ", options.remote.hosts[host],
+               ": the command of --ssh ended with 0, but ran no gradwire-run there; it gets the host and the command, "
+               "and has to pass its stdin on\n");
+  }
+  return text;
 }
 
 // The launchers report what happens to their ranks themselves.
@@ -124,8 +144,9 @@ int run_on_hosts(const Options& options, const std::string& secret, SignalQueue&
   }
   Supervisor supervisor(here, signals, front_fd, view);
   const JobOutcome outcome = supervisor.run(launchers);
-  supervisor.finish_output(report_of_hosts(options, outcome));
-  return outcome.exit_code();
+  const std::string absent = report_of_absent(options, outcome, feeds);
+  supervisor.finish_output(report_of_hosts(options, outcome) + absent);
+  return absent.empty() || outcome.exit_code() != 0 ? outcome.exit_code() : kHostsFailedExit;
 }
 
 }  // namespace gradwire::launch

@@ -9,6 +9,7 @@
 #include "gradwire/base/strings.h"
 #include "launch/judgement.h"
 #include "launch/launch_error.h"
+#include "launch/rank_environment.h"
 #include "launch/say.h"
 
 namespace gradwire::launch {
@@ -17,6 +18,8 @@ namespace {
 constexpr Milliseconds kTryTime{4000};
 constexpr Milliseconds kTryAgain{100};
 constexpr Milliseconds kConnectTime{2000};
+// Tells the store of this launcher from that of another one.
+const std::string kServerKey = "gradwire-run/server";
 
 [[noreturn]] void refuse(const Refusal& refusal, const Error& problem) {
   throw LaunchError(kHostsFailedExit, concat(refusal.opening, ": ", problem.what(), refusal.advice));
@@ -30,10 +33,17 @@ std::unique_ptr<TcpStore> serve_store(TcpStoreOptions options, const std::functi
     // All clients wait while the thread of the store does.
     say_unless_it_waits(concat(sentence, "; give all hosts of the job the same --secret-file"), Milliseconds(0));
   };
+  const std::string mark = random_job_id();
+  options.contents[kServerKey] = mark;
   const Deadline patience = Deadline::after(kTryTime);
   for (;;) {
     try {
-      return std::make_unique<TcpStore>(options);
+      auto store = std::make_unique<TcpStore>(options);
+      // Where the address is that of another host, the store of another job may answer there. Before anything is
+      // written.
+      if (store->check({&kServerKey, 1}) && store->get(kServerKey) == mark) return store;
+      throw LaunchError(kHostsFailedExit, concat(refusals.unreachable.opening, ": another job's store answers there",
+                                                 refusals.unreachable.advice));
     } catch (const StoreError& problem) {
       if (patience.expired()) refuse(refusals.not_served, problem);
     } catch (const TimeoutError& problem) {

@@ -24,6 +24,8 @@ namespace gradwire {
 // The most ranks of any backend. A backend may take fewer: BackendEntry::max_ranks (registry.h).
 inline constexpr int kMaxWorldSize = 4096;
 inline constexpr int kAnySource = -1;
+// Tags of messages are below this one.
+inline constexpr std::uint32_t kFirstReservedTag = 0x8000'0000U;
 
 // The most that a rank keeps of messages that another rank has sent to it and that it has not received: bytes of small
 // messages (128 are added for each message), and large messages that were announced and wait at their sender.
@@ -168,7 +170,8 @@ class Channel {
   // Starts a send of `bytes` bytes to rank `destination`, or a receive of at most `bytes` bytes from rank `source`
   // (kAnySource: from any rank). Returns at once; Request::wait() returns the outcome. Messages are matched by channel,
   // source and tag, in the order in which they were sent. Messages never wait for collectives, and they move while
-  // their ranks do other things: all ranks may send first and receive after, whatever the size.
+  // their ranks do other things: all ranks may send first and receive after, whatever the size. Tags are below
+  // kFirstReservedTag; those from there on belong to the backends.
   //
   // A small message may end before its receive is called. The destination keeps such messages, up to
   // kMaxUnreceivedBytes from one rank to another in all channels. Beyond that, a message waits at its sender until it

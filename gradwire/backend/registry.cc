@@ -57,7 +57,7 @@ std::unique_ptr<Backend> make_backend(std::string_view name, const BackendOption
     require_size(entry, options.size, table);
     kernels::selected();  // a wrong GRADWIRE_KERNELS is refused here; the kernels themselves cannot throw
     try {
-      rendezvous::claim_rank(*options.store, options.rank, options.size);
+      rendezvous::claim_rank(*options.store, name, options.rank, options.size);
       return entry.make(options);
     } catch (const std::exception& error) {
       rendezvous::announce_failure(*options.store, options.rank, error);

@@ -15,6 +15,8 @@ namespace {
 
 const std::string kFailed = "failed";
 constexpr std::string_view kUnreachable = "unreachable";
+constexpr std::string_view kOrEarlier =
+    "unless an earlier group met in this store; give each group a PrefixStore of its own";
 // A server that answers whether a key is there does so sooner.
 constexpr Milliseconds kAnswer{900};
 
@@ -44,21 +46,28 @@ bool answers(Store& store) {
 
 }  // namespace
 
-void claim_rank(Store& store, int rank, int size) {
-  const std::string mine = std::to_string(size);
-  const std::string agreed = store.compare_set("size", "", mine);
+void claim_backend(const std::vector<std::shared_ptr<Store>>& places, std::string_view what, int rank,
+                   const std::string& backend) {
+  const std::string first = places.front()->compare_set("named_backend", "", backend);
+  if (first == backend) return;
+  const MismatchError error(concat("rendezvous failed: ", what, ": rank ", rank, " was started with the backend ",
+                                   backend, ", another rank with ", first, "; all ranks must name the same, ",
+                                   kOrEarlier));
+  for (const auto& place : places) announce_failure(*place, rank, error);
+  throw error;
+}
+
+void claim_rank(Store& store, std::string_view backend, int rank, int size) {
+  const std::string mine = concat("world size ", size, " over ", backend);
+  const std::string agreed = store.compare_set("group", "", mine);
   const std::string process = process_identity();
   std::string problem;
   if (agreed != mine) {
-    problem = concat("rank ", rank, " was started with world size ", mine, ", another rank with ", agreed);
+    problem = concat("rank ", rank, " was started with ", mine, ", another rank with ", agreed);
   } else if (store.compare_set(concat("rank/", rank), "", process) != process) {
     problem = concat("two ranks were started with the number ", rank, " (of ", size, ")");
   }
-  if (!problem.empty()) {
-    throw MismatchError(
-        concat("rendezvous failed: ", problem,
-               ", unless an earlier group met in this store; give each group a PrefixStore of its own"));
-  }
+  if (!problem.empty()) throw MismatchError(concat("rendezvous failed: ", problem, ", ", kOrEarlier));
   register_rank(store, rank);
 }
 

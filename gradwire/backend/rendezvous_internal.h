@@ -9,8 +9,10 @@
 
 #include <algorithm>
 #include <exception>
+#include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "gradwire/base/deadline.h"
@@ -33,10 +35,17 @@ class LookPause {
   Milliseconds pause_{15};
 };
 
-// Takes the number `rank` of `size` ranks in this store, and calls register_rank(). Throws MismatchError where another
-// rank, or a group that met in this store before, has the number or another world size: the ranks would wait for ever
-// for ranks that never come.
-void claim_rank(Store& store, int rank, int size);
+// The same for what the user calls the backend, before anybody knows which one that means. Each meets in its own way, and
+// would wait for the others. The name is claimed in the first of `places`. Throws MismatchError where another rank, or a group that met there before, has named another
+// one, and announces that in every one of `places`, where ranks of that backend may wait. `what`: who asks, for the
+// error: "Job".
+void claim_backend(const std::vector<std::shared_ptr<Store>>& places, std::string_view what, int rank,
+                   const std::string& backend);
+
+// Takes the number `rank` of `size` ranks that meet in this store over `backend`, and calls register_rank(). Throws
+// MismatchError where another rank, or a group that met in this store before, has the number, another world size or
+// another backend: the ranks would wait for ever for ranks that never come.
+void claim_rank(Store& store, std::string_view backend, int rank, int size);
 
 // Writes which process `rank` is, so that the others see its death while they wait for it.
 void register_rank(Store& store, int rank);

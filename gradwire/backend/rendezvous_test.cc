@@ -14,6 +14,7 @@
 #include "gradwire/backend/registry.h"
 #include "gradwire/base/error.h"
 #include "gradwire/store/hash_store.h"
+#include "gradwire/store/prefix_store.h"
 #include "tests/support/ended_process.h"
 #include "tests/support/repeating_store.h"
 
@@ -59,10 +60,30 @@ TEST(Rendezvous, TextThatMakesNoSenseIsSaidToBeThat) {
 TEST(Rendezvous, ANumberIsTakenOnceThoughTheStoreRepeatsItsCalls) {
   const auto store = std::make_shared<HashStore>();
   test_support::RepeatingStore repeating(store);
-  rendezvous::claim_rank(repeating, 0, 2);
-  rendezvous::claim_rank(repeating, 1, 2);
-  EXPECT_THROW(rendezvous::claim_rank(repeating, 1, 2), MismatchError);
-  EXPECT_THROW(rendezvous::claim_rank(*store, 0, 2), MismatchError);
+  rendezvous::claim_rank(repeating, "shm", 0, 2);
+  rendezvous::claim_rank(repeating, "shm", 1, 2);
+  EXPECT_THROW(rendezvous::claim_rank(repeating, "shm", 1, 2), MismatchError);
+  EXPECT_THROW(rendezvous::claim_rank(*store, "shm", 0, 2), MismatchError);
+  EXPECT_THROW(rendezvous::claim_rank(*store, "shm", 2, 3), MismatchError);
+  EXPECT_THROW(rendezvous::claim_rank(*store, "ucx", 1, 2), MismatchError);
+}
+
+TEST(Rendezvous, RanksThatNameOtherBackendsAreToldWhereverTheyWait) {
+  const auto store = std::make_shared<HashStore>();
+  const auto part = std::make_shared<PrefixStore>("part", store);
+  rendezvous::claim_backend({store, part}, "Job", 0, "shm");
+  rendezvous::claim_backend({store, part}, "Job", 2, "shm");
+  EXPECT_THROW(rendezvous::claim_backend({store, part}, "Job", 1, "ucx"), MismatchError);
+  for (const auto& place : std::vector<std::shared_ptr<Store>>{store, part}) {
+    try {
+      rendezvous::throw_if_failed(*place);
+      ADD_FAILURE() << "the others would wait for rank 1";
+    } catch (const MismatchError& error) {
+      EXPECT_NE(std::string(error.what()).find("rank 1 was started with the backend ucx, another rank with shm"),
+                std::string::npos)
+          << error.what();
+    }
+  }
 }
 
 TEST(Rendezvous, ARankThatDiedIsNotWaitedFor) {

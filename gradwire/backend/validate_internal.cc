@@ -288,15 +288,17 @@ void all_to_all(const Channel& channel, std::span<const ConstSlice> inputs, std:
   }
 }
 
-void isend(const Channel& channel, const void* data, std::size_t bytes, int destination) {
+void isend(const Channel& channel, const void* data, std::size_t bytes, int destination, std::uint32_t tag) {
   const Checker check(channel, "isend");
+  if (tag >= kFirstReservedTag) check.refuse("tag ", tag, " is reserved; use a tag below ", kFirstReservedTag);
   check.peer(destination, "destination");
   if (bytes > kMaxBytes) check.refuse("a message of ", bytes, " bytes is more than ", kMaxBytes);
   check.pointer(data, bytes, "data");
 }
 
-void irecv(const Channel& channel, const void* data, std::size_t bytes, int source) {
+void irecv(const Channel& channel, const void* data, std::size_t bytes, int source, std::uint32_t tag) {
   const Checker check(channel, "irecv");
+  if (tag >= kFirstReservedTag) check.refuse("tag ", tag, " is reserved; use a tag below ", kFirstReservedTag);
   if (source != kAnySource) check.peer(source, "source");
   if (bytes > kMaxBytes) check.refuse("a message of ", bytes, " bytes is more than ", kMaxBytes);
   check.pointer(data, bytes, "data");

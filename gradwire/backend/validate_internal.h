@@ -46,9 +46,9 @@ void reduce_scatter(const Channel& channel, std::span<const void* const> inputs,
 // call itself.
 void all_to_all(const Channel& channel, std::span<const ConstSlice> inputs, std::span<const Slice> outputs,
                 DType dtype);
-void isend(const Channel& channel, const void* data, std::size_t bytes, int destination);
+void isend(const Channel& channel, const void* data, std::size_t bytes, int destination, std::uint32_t tag);
 // `source` may be kAnySource.
-void irecv(const Channel& channel, const void* data, std::size_t bytes, int source);
+void irecv(const Channel& channel, const void* data, std::size_t bytes, int source, std::uint32_t tag);
 void allocate(const Channel& channel, std::size_t bytes);
 
 }  // namespace gradwire::validate

@@ -10,6 +10,7 @@ namespace gradwire {
 namespace {
 
 GRADWIRE_STATIC_THREAD_LOCAL const CallName* innermost = nullptr;
+GRADWIRE_STATIC_THREAD_LOCAL const CallName* whole = nullptr;  // the innermost one that counts, within PartsOfCall
 
 }  // namespace
 
@@ -18,8 +19,12 @@ CallName::CallName(Describe describe, const void* context) noexcept
 
 CallName::~CallName() { innermost = outer_; }
 
+PartsOfCall::PartsOfCall() noexcept : before_(std::exchange(whole, whole != nullptr ? whole : innermost)) {}
+
+PartsOfCall::~PartsOfCall() { whole = before_; }
+
 std::string call_name(const std::string& otherwise) {
-  for (const CallName* each = innermost; each != nullptr; each = each->outer_) {
+  for (const CallName* each = whole != nullptr ? whole : innermost; each != nullptr; each = each->outer_) {
     std::string name = each->describe_(each->context_);
     if (!name.empty()) return name;
   }

@@ -28,7 +28,21 @@ class CallName {
   const CallName* const outer_;
 };
 
-// The name that the innermost CallName of this thread gives; `otherwise` where no CallName gives one.
+// While it exists, what this thread does is part of the call that is named now, as the steps of a group that is made of
+// groups are: CallNames that begin within it do not count. Objects nest.
+class PartsOfCall {
+ public:
+  // The whole is what the innermost CallName of this thread names, or that of a PartsOfCall around this one.
+  PartsOfCall() noexcept;
+  ~PartsOfCall();
+  PartsOfCall(const PartsOfCall&) = delete;
+  PartsOfCall& operator=(const PartsOfCall&) = delete;
+
+ private:
+  const CallName* const before_;
+};
+
+// The name that the innermost CallName of this thread gives that counts; `otherwise` where no CallName gives one.
 std::string call_name(const std::string& otherwise);
 
 }  // namespace gradwire

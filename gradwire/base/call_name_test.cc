@@ -27,5 +27,27 @@ TEST(CallName, TheInnermostNameOfTheThreadCounts) {
   std::thread([] { EXPECT_EQ(call_name("own"), "own"); }).join();
 }
 
+TEST(CallName, PartsOfACallHaveTheNameOfTheWhole) {
+  const std::string outer = "outer";
+  const std::string inner = "inner";
+  const std::string innermost = "innermost";
+  {
+    const PartsOfCall of_nothing;
+    const CallName named(text_of, &inner);
+    EXPECT_EQ(call_name("own"), "inner") << "there is no whole with a name";
+  }
+  const CallName first(text_of, &outer);
+  {
+    const PartsOfCall parts;
+    const CallName second(text_of, &inner);
+    EXPECT_EQ(call_name("own"), "outer");
+    const PartsOfCall parts_of_a_part;
+    const CallName third(text_of, &innermost);
+    EXPECT_EQ(call_name("own"), "outer");
+  }
+  const CallName second(text_of, &inner);
+  EXPECT_EQ(call_name("own"), "inner");
+}
+
 }  // namespace
 }  // namespace gradwire::call_name_test

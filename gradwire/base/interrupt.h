@@ -5,13 +5,18 @@
 
 #include <string_view>
 
+#include "gradwire/base/deadline.h"
+
 namespace gradwire {
 
 // Returns whether the thread must leave the blocking call that it is in. The waiting thread calls the check every 20 to
-// 100 ms, possibly while it holds locks of gradwire, so the check must not call gradwire and must not block. When the
-// check returns true, the blocking call throws AbortedError; a group that was in a collective is at its end, as after
-// any error.
+// 100 ms, most often every kInterruptLook, possibly while it holds locks of gradwire, so the check must not call
+// gradwire and must not block. When the check returns true, the blocking call throws AbortedError; a group that was in
+// a collective is at its end, as after any error.
 using InterruptCheck = bool (*)() noexcept;
+
+// How often a waiting thread calls its check where nothing wakes the thread sooner.
+inline constexpr Milliseconds kInterruptLook{50};
 
 // Sets the check of the calling thread; null removes the check. Returns the check before. A new thread has none.
 InterruptCheck set_interrupt_check(InterruptCheck check) noexcept;

@@ -99,7 +99,12 @@ bool Options::flag(std::string_view name, bool fallback) {
 void Options::require_all_taken(std::string_view known) const {
   if (values_.empty()) return;
   const std::string& wrong = values_.begin()->first;
-  throw InvalidArgument(concat(owner_, " has no option '", wrong, "'", did_you_mean(wrong, names_in(known)), "; ",
+  const std::vector<std::string> names = names_in(known);
+  if (std::find(names.begin(), names.end(), wrong) != names.end()) {
+    throw InvalidArgument(concat(owner_, ": the option '", wrong,
+                                 "' has no effect with the other options as they are; ", "its options are ", known));
+  }
+  throw InvalidArgument(concat(owner_, " has no option '", wrong, "'", did_you_mean(wrong, names), "; ",
                                known.empty() ? std::string("it has none") : concat("its options are ", known)));
 }
 

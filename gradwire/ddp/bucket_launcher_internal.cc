@@ -20,6 +20,7 @@
 #include "gradwire/observe/flight_recorder.h"
 #include "gradwire/process_group/network_payload.h"
 #include "gradwire/process_group/watched_call_internal.h"
+#include "gradwire/process_group/work_internal.h"
 
 namespace gradwire::internal {
 namespace {
@@ -30,7 +31,7 @@ thread_local const Failure* failure_of_lane = nullptr;
 void wait_on_lane(const Future& future, const Failure& failure) {
   failure_of_lane = &failure;
   const InterruptCheckScope ends([]() noexcept { return failure_of_lane->happened(); });
-  work_from_future(future)->wait();
+  gradwire::work_from_future(future)->wait();
 }
 
 bool routed(const std::vector<LaneScope::Route>& routes, const std::shared_ptr<ProcessGroup>& group) {
@@ -107,15 +108,6 @@ class WatchedBucket final {
   const ProfiledRange bucket_;
   const ProfiledRange hook_;
 };
-
-// The future of `work`; null when the Work has no future and can only be waited for.
-Future future_of(const std::shared_ptr<Work>& work) {
-  try {
-    return work->future();
-  } catch (const UnsupportedError&) {
-    return {};
-  }
-}
 
 }  // namespace
 
@@ -297,7 +289,7 @@ at::Tensor BucketLauncher::reduce_here(UnderWay& started) const {
   }
   if (job.hook == nullptr) {
     started.work = start_plain(job, group, /*async=*/true);
-    started.future = future_of(started.work);
+    started.future = future_or_null(*started.work);
     return {};
   }
   GradBucket argument = argument_of(job, group);
@@ -322,7 +314,7 @@ void BucketLauncher::compare_hooks_here(const BucketJob& job, ProcessGroup& grou
 
 at::Tensor BucketLauncher::end_of(const UnderWay& started) const {
   if (started.future) {
-    work_from_future(started.future)->wait();
+    gradwire::work_from_future(started.future)->wait();
   } else {
     started.work->wait();
   }

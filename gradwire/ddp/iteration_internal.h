@@ -54,7 +54,6 @@ class Iteration final {
   void mark_forward() { forward_ = Clock::now(); }
   // The times of this iteration. `end`: the end of the last reduction; not given when nothing was communicated.
   DdpTimes times(const std::optional<Clock::time_point>& end) const;
-  Clock::time_point first_launch() const noexcept { return first_launch_; }
 
  private:
   std::uint32_t number_ = 0;

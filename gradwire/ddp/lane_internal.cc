@@ -14,9 +14,6 @@
 namespace gradwire::internal {
 namespace {
 
-// How often a waiting thread checks whether it is interrupted.
-constexpr Milliseconds kLook{50};
-
 // at::set_num_threads() would change the whole process. OpenMP and MKL have settings for one thread. Their functions
 // are looked up by name, because libtorch brings its own copies of these libraries.
 void use_one_compute_thread() {
@@ -48,7 +45,7 @@ void PendingCount::wait_unless_interrupted() {
   if (interrupt_check() == nullptr) return wait();
   MutexLock lock(mutex_);
   while (count_ != 0) {
-    if (none_.wait_until(lock, Deadline::after(kLook).point()) == std::cv_status::timeout)
+    if (none_.wait_until(lock, Deadline::after(kInterruptLook).point()) == std::cv_status::timeout)
       throw_if_interrupted("the reduction of gradients");
   }
 }

@@ -35,9 +35,6 @@ constexpr std::int64_t kHeadWords = 6;
 constexpr int kFirst = 0;
 // How often a member that has nothing to send looks whether the newcomer is gone.
 constexpr Milliseconds kLookForGone{1000};
-// How often a newcomer that waits for the state looks whether it is interrupted.
-constexpr Milliseconds kLookForInterrupt{50};
-
 at::Tensor tensor_of(const Head& head) {
   const std::array<std::int64_t, kHeadWords> words{head.kind,      head.step,  head.group,
                                                    head.signature, head.bytes, head.members_step};
@@ -230,7 +227,7 @@ bool Follower::has_state() const {
 void Follower::take_state(TrainingState& state) {
   MutexLock lock(mutex_);
   while (!parcel_ && !error_) {
-    changed_.wait_for(lock, kLookForInterrupt);
+    changed_.wait_for(lock, kInterruptLook);
     lock.unlock();
     throw_if_interrupted("following an elastic job");
     lock.lock();

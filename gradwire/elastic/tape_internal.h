@@ -163,4 +163,10 @@ class TapePlayer final : public CallTap {
   std::exception_ptr error_ GRADWIRE_GUARDED_BY(mutex_);
 };
 
+// Returns a hash of what ranks have to agree about in a call: its name, and the dtypes and sizes of what it writes.
+std::int64_t signature_of(const GroupCall& call, const Tensors& written);
+
+// Returns the bytes of all tensors together.
+std::size_t total_bytes(const Tensors& tensors);
+
 }  // namespace gradwire::internal

@@ -455,6 +455,22 @@ TEST(TapeTest, ACallThatIsUnderWayAtTheEndIsNotWaitedFor) {
       << reason;
 }
 
+// The results are larger than an address space.
+TEST(TapeTest, WithoutMemoryForACopyTheReaderGivesUpAndTheCallIsWell) {
+  const auto reader = std::make_shared<TapeReader>(std::size_t{1} << 60);
+  TapeRecorder recorder;
+  recorder.add(reader);
+  recorder.begin_step(0);
+  std::uint8_t byte = 0;
+  Tensors tensors{at::from_blob(&byte, {std::int64_t{1} << 50}, at::kByte)};
+  GroupCall call = AllReduceCall{tensors, {}};
+  const auto done = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::ofTensors());
+  done->markCompleted(c10::List<at::Tensor>());
+  EXPECT_TRUE(recorder.call(0, call, [&] { return work_from_future(done); })->wait());
+  recorder.end_step();
+  EXPECT_NE(reason_to_give_up(*reader).find("a member has no room for the tape: "), std::string::npos);
+}
+
 TEST(TapeTest, MessagesToSingleRanksAreNotOnTheTape) {
   const auto reader = std::make_shared<TapeReader>(kNoLimit);
   record(

@@ -190,7 +190,7 @@ void Coordinator::look_for_the_dead() {
   if (stall_.expired()) {
     for (const std::int64_t member : late_members(roster())) {
       log_.append(Died{member, concat("was not heard of for ", options_.stall_timeout.count() / 1000,
-                                      " s while all others waited for it")});
+                                      " s while another member waited for it")});
     }
   }
   if (first_wait_.expired() && !roster().hurried) log_.append(Hurry{});

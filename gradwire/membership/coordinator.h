@@ -29,8 +29,8 @@ struct CoordinatorOptions {
   // How long the first epoch waits for RosterOptions::first members, from the first that joins. With `min` members or
   // more it begins then.
   Milliseconds first_wait = std::chrono::minutes(2);
-  // A member from which nothing was heard for so long, while all others wait for it, is taken for dead. A process that
-  // has ended on this host is noticed at once.
+  // A member from which nothing was heard for so long, while another member waits for it, is taken for dead. A process
+  // that has ended on this host is noticed at once. Longer than the longest step, then: members in a step say nothing.
   Milliseconds stall_timeout = std::chrono::minutes(2);
   // A host other than this one whose launcher is not heard of for so long (host_watch.h) is gone, and its members are
   // dead.

@@ -223,7 +223,8 @@ Sums& RecordFile::row() noexcept {
   return row();
 }
 
-// Every two rows become one, in the other table: a process that is killed meanwhile leaves the first.
+// Every two rows become one, in the other table: a process that is killed meanwhile leaves the first table. One that is
+// killed between the last three words, for which there is no time but that of their stores, may leave half of the rows.
 void RecordFile::halve_course() noexcept {
   File& all = file();
   const std::uint64_t now = get(all.table);

@@ -5,6 +5,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/process_group/device_group_internal.h"
+#include "gradwire/process_group/shut_down_internal.h"
 #include "gradwire/process_group/validate_internal.h"
 #include "gradwire/store/prefix_store.h"
 
@@ -116,9 +117,10 @@ void DeviceGroup::abort(const std::string& reason) {
 void DeviceGroup::require_well() { internal::require_well(*on_device_); }
 
 void DeviceGroup::shutdown() {
-  if (!is_duplicate_) on_device_->shutdown();
-  cpu_->shutdown();
+  const std::shared_ptr<ProcessGroup> parts[] = {is_duplicate_ ? nullptr : on_device_, cpu_};
+  const std::exception_ptr error = shut_down_all(parts);
   duplicates_.release(*this);
+  if (error != nullptr) std::rethrow_exception(error);
 }
 
 bool DeviceGroup::is_open() const { return gradwire::is_open(*cpu_); }

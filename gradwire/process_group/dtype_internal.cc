@@ -36,13 +36,6 @@ std::optional<DType> to_floating_dtype(at::ScalarType type) noexcept {
   return dtype && is_floating(*dtype) ? dtype : std::nullopt;
 }
 
-at::ScalarType to_scalar_type(DType dtype) noexcept {
-  for (const auto& [ours, scalar] : kPairs) {
-    if (ours == dtype) return scalar;
-  }
-  return at::ScalarType::Undefined;
-}
-
 bool divides_before_sum(at::ScalarType type) noexcept { return type == at::kHalf; }
 
 }  // namespace gradwire::internal

@@ -17,8 +17,6 @@ std::optional<DType> to_dtype(at::ScalarType type) noexcept;
 // Only f16, bf16, f32 and f64.
 std::optional<DType> to_floating_dtype(at::ScalarType type) noexcept;
 
-at::ScalarType to_scalar_type(DType dtype) noexcept;
-
 // Whether an average is divided before the sum: a sum of float16 may be infinite where the average is not. Averages of
 // other types are sums that are divided at the end, as in PyTorch.
 bool divides_before_sum(at::ScalarType type) noexcept;

@@ -23,9 +23,6 @@ namespace {
 constexpr std::chrono::microseconds kNap{50};
 constexpr int kNaps = 4;
 
-// How often a waiting thread looks whether it is interrupted.
-constexpr Milliseconds kInterruptionLook{50};
-
 // The interruption of one wait of the calling thread.
 class Interruption {
  public:
@@ -90,8 +87,7 @@ struct Executor::Shared {
   void wait_as_caller(MutexLock& lock, Interruption& interruption) GRADWIRE_REQUIRES(mutex) {
     ++callers;
     if (interruption.is_possible()) {
-      const bool is_time =
-          changed.wait_until(lock, Deadline::after(kInterruptionLook).point()) == std::cv_status::timeout;
+      const bool is_time = changed.wait_until(lock, Deadline::after(kInterruptLook).point()) == std::cv_status::timeout;
       if (is_time) interruption.look(lock);
     } else {
       changed.wait(lock);
@@ -183,7 +179,7 @@ std::optional<Executor::Place> Executor::post(Task task, Start start) {
     place.number_ = shared_->push(std::move(task));
     shared_->last_posted = start;
     if (shared_->running_here()) {
-      while (!shared_->queue.empty()) shared_->run_first(lock);
+      while (shared_->first <= place.number_) shared_->run_first(lock);
       return place;
     }
     wakes_worker = shared_->worker_misses(start);

@@ -20,6 +20,7 @@
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/interrupt.h"
+#include "gradwire/process_group/ordered_calls_internal.h"
 #include "gradwire/process_group/parked_threads_internal.h"
 
 namespace gradwire::internal::executor_test {
@@ -74,6 +75,23 @@ TEST(Executor, WhatATaskPostsRunsAfterWhatWasQueuedAndBeforePostReturns) {
   executor.finish();
   EXPECT_EQ(order, (std::vector<int>{1, 2, 3, 4}));
   EXPECT_EQ(outer, inner);
+}
+
+// Else a then-callback that starts a collective would hold its call open for as long as other threads make calls.
+TEST(Executor, WhatATaskPostsDoesNotWaitForWhatOtherThreadsPostMeanwhile) {
+  Executor executor("test");
+  std::atomic<bool> other_ran{false};
+  bool ran_before_return = true;
+  std::promise<void> returned;
+  executor.post([&] {
+    executor.post([&] { std::thread([&] { executor.post([&] { other_ran = true; }); }).join(); });
+    ran_before_return = other_ran;
+    returned.set_value();
+  });
+  returned.get_future().wait();
+  executor.finish();
+  EXPECT_FALSE(ran_before_return);
+  EXPECT_TRUE(other_ran);
 }
 
 TEST(Executor, OneTaskAtATimeWhoeverCalls) {
@@ -231,6 +249,20 @@ TEST(Executor, ATaskWhoseThreadIsRefusedNeverRuns) {
       if (!executor.run([&] { number = 1; }) || number != 1) return false;
     }
     return !ran;
+  }));
+}
+
+// Else the group would count as busy for ever, and its end would break off the channel.
+TEST(OrderedCalls, ACallWhoseThreadIsRefusedIsNotUnderWay) {
+  EXPECT_TRUE(without_threads([] {
+    OrderedCalls calls("test");
+    try {
+      calls.post(
+          "call", Outputs::list({}), [](const Outputs&) {}, nullptr);
+      return false;
+    } catch (const ResourceError&) {
+      return !calls.under_way();
+    }
   }));
 }
 

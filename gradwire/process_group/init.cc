@@ -5,32 +5,21 @@
 #include <ATen/Functions.h>
 
 #include <algorithm>
-#include <cctype>
 #include <exception>
 #include <map>
 #include <numeric>
 #include <optional>
 #include <utility>
 
-#include "gradwire/backend/job/hosts_internal.h"
 #include "gradwire/backend/job/meet_internal.h"
-#include "gradwire/backend/mpi/mpi_backend.h"
-#include "gradwire/backend/registry.h"
-#include "gradwire/backend/ucx/ucx_backend.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/log.h"
 #include "gradwire/base/mutex.h"
-#include "gradwire/base/nearest.h"
 #include "gradwire/base/process.h"
 #include "gradwire/base/stable_hash.h"
 #include "gradwire/base/strings.h"
-#include "gradwire/process_group/backend_group_internal.h"
-#include "gradwire/process_group/backend_names.h"
-#include "gradwire/process_group/c10d/gloo_internal.h"
-#include "gradwire/process_group/c10d/nccl_internal.h"
-#include "gradwire/process_group/choose_backend_internal.h"
-#include "gradwire/process_group/hybrid/make_hybrid_internal.h"
-#include "gradwire/process_group/user_backends_internal.h"
+#include "gradwire/process_group/backend_names_internal.h"
+#include "gradwire/process_group/shut_down_internal.h"
 #include "gradwire/store/prefix_store.h"
 
 namespace gradwire {
@@ -67,9 +56,6 @@ ProcessWorld& process_world() {
 thread_local std::shared_ptr<World> thread_world;
 
 constexpr const char* kThreads = "threads";
-constexpr const char* kGloo = "gloo";
-constexpr const char* kNccl = "nccl";
-constexpr const char* kAuto = "auto";
 
 // The world that calls of this thread mean; null when there is none. One that a forked child inherited is none of its
 // own.
@@ -91,20 +77,6 @@ std::shared_ptr<World> require_world(const char* operation) {
   return world;
 }
 
-std::vector<std::string> own_backend_names() {
-  std::vector<std::string> names{kAuto, kGloo, internal::kHybrid, internal::kHybridGloo, internal::kHybridUcx, kNccl};
-  for (const BackendEntry& entry : builtin_backends()) names.emplace_back(entry.name);
-  return names;
-}
-
-std::string resolve_backend(const std::string& name) {
-  const std::vector<std::string> known = backend_names();
-  const std::string resolved = name.empty() ? kAuto : name;
-  if (std::find(known.begin(), known.end(), resolved) != known.end()) return resolved;
-  throw InvalidArgument(
-      concat("unknown backend '", name, "'", did_you_mean(name, known), "; known are ", join(known, ", ")));
-}
-
 internal::MeetingOptions meeting_options(const InitOptions& options) {
   internal::MeetingOptions meeting;
   meeting.method = options.method;
@@ -121,7 +93,7 @@ std::shared_ptr<Store> sub_store(const World& world, const std::string& prefix) 
 
 // Of a group with the backend `name`: a job on CUDA may have groups of others, for tensors on the CPU.
 std::optional<at::Device> device_for(const World& world, const std::string& name) {
-  return name == kNccl || name == kAuto ? world.device : std::nullopt;
+  return name == internal::kNccl || name == internal::kAuto ? world.device : std::nullopt;
 }
 
 // "0,2,3": as ranks compare it.
@@ -163,7 +135,7 @@ Asked asked_of(const World& world, const char* operation, const std::vector<int>
     throw InvalidArgument(concat(operation, ": a timeout of ", timeout.count(),
                                  " ms; give a positive one, or 0 for the default group's"));
   }
-  asked.backend = backend.empty() ? world.backend : resolve_backend(backend);
+  asked.backend = backend.empty() ? world.backend : internal::resolve_backend(backend);
   return asked;
 }
 
@@ -207,16 +179,6 @@ void require_agreement(World& world, const std::string& asked) {
                              " asked for something else; all ranks must ask for the same groups in the same order"));
 }
 
-// Shuts `group` down; returns the error, as that of an interruption.
-std::exception_ptr shut_down(ProcessGroup& group) {
-  try {
-    group.shutdown();
-    return nullptr;
-  } catch (...) {
-    return std::current_exception();
-  }
-}
-
 // Shuts all groups down; returns the first error.
 std::exception_ptr end(World& world) {
   std::vector<std::shared_ptr<ProcessGroup>> groups;
@@ -225,76 +187,10 @@ std::exception_ptr end(World& world) {
     groups.swap(world.groups);
   }
   groups.push_back(world.group);
-  std::exception_ptr first;
-  for (const auto& group : groups) {
-    std::exception_ptr error = shut_down(*group);
-    if (first == nullptr) first = std::move(error);
-  }
-  return first;
+  return internal::shut_down_all(groups);
 }
 
 }  // namespace
-
-std::vector<std::string> backend_names() {
-  std::vector<std::string> names = own_backend_names();
-  for (std::string& name : internal::user_backend_names()) names.push_back(std::move(name));
-  return names;
-}
-
-void register_backend(const std::string& name, GroupFactory factory) {
-  const std::vector<std::string> own = own_backend_names();
-  if (std::find(own.begin(), own.end(), name) != own.end())
-    throw InvalidArgument(concat("register_backend: '", name, "' is a backend of gradwire's; give another name"));
-  if (std::any_of(name.begin(), name.end(), [](unsigned char c) { return std::isupper(c) != 0; }))
-    throw InvalidArgument(concat("register_backend: '", name, "' has capital letters; Python asks for small ones"));
-  internal::add_user_backend(name, std::move(factory));
-}
-
-bool is_backend_built(std::string_view name) {
-  if (name == kNccl) return internal::nccl_is_built();
-  if (name == kGloo || name == internal::kHybridGloo) return internal::gloo_is_built();
-  if (name == "ucx" || name == internal::kHybridUcx) return ucx_is_built();
-  if (name == "mpi") return mpi_is_built();
-  if (name == internal::kHybrid) return ucx_is_built() || internal::gloo_is_built();
-  const std::vector<std::string> known = backend_names();
-  return std::find(known.begin(), known.end(), name) != known.end();
-}
-
-std::shared_ptr<ProcessGroup> make_process_group(const std::string& backend, std::shared_ptr<Store> store, int rank,
-                                                 int size, Milliseconds timeout,
-                                                 const std::optional<at::Device>& device_id) {
-  if (store == nullptr) throw InvalidArgument("make_process_group: the store is null");
-  if (timeout.count() <= 0)
-    throw InvalidArgument(concat("make_process_group: a timeout of ", timeout.count(), " ms; give a positive one"));
-  const Deadline deadline = Deadline::after(timeout);
-  const std::string asked = resolve_backend(backend);
-  if (const GroupFactory factory = internal::user_backend(asked))
-    return internal::make_user_group(asked, factory, std::move(store), rank, size, timeout);
-  const bool on_cuda = device_id && device_id->is_cuda();
-  std::vector<std::string> hosts;
-  if (internal::crossing_of(asked) || (asked == kAuto && !on_cuda))
-    hosts = internal::exchange_hosts(*store, rank, size, timeout);
-  const bool one_host = !hosts.empty() && std::count(hosts.begin(), hosts.end(), hosts.front()) == size;
-  const auto [name, why] = internal::choose_backend(asked, device_id, one_host);
-  log::info(concat("rank ", rank, " of ", size, ": backend ", name, ", because ", why));
-  if (name == kNccl) {
-    internal::require_nccl();
-    auto cpu = make_process_group(kAuto, std::make_shared<PrefixStore>("cpu", store), rank, size, timeout);
-    return internal::make_nccl_group(std::move(cpu), std::make_shared<PrefixStore>("nccl", store), device_id);
-  }
-  if (name == kGloo) return internal::make_gloo_group(std::move(store), rank, size, timeout);
-  if (const auto crossing = internal::crossing_of(name))
-    return internal::make_hybrid_group(store, rank, hosts, *crossing, timeout);
-  BackendOptions options;
-  options.store = std::make_shared<PrefixStore>("backend", store);
-  options.rank = rank;
-  options.size = size;
-  options.timeout = deadline.remaining();
-  std::shared_ptr<Backend> made = make_backend(name, options);
-  auto group = internal::make_backend_group(std::move(made), std::make_shared<PrefixStore>("group", std::move(store)));
-  group->set_timeout(timeout);
-  return group;
-}
 
 std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options) {
   if (current_world() != nullptr) {
@@ -306,7 +202,7 @@ std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options) {
         concat("init_process_group: a timeout of ", options.timeout.count(), " ms; give a positive one"));
   }
   auto world = std::make_shared<World>();
-  world->backend = resolve_backend(options.backend);
+  world->backend = internal::resolve_backend(options.backend);
   world->meeting = internal::meet(meeting_options(options), options.group_name);
   world->device = options.device_id;
   world->group = make_process_group(world->backend, sub_store(*world, "default"), world->meeting.place.rank,
@@ -316,7 +212,6 @@ std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options) {
     thread_world = world;
     return world->group;
   }
-  log::set_rank(world->meeting.place.rank);
   std::shared_ptr<World> inherited;  // of a parent process; goes outside of the lock
   ProcessWorld& process = process_world();
   MutexLock lock(process.mutex);
@@ -326,6 +221,7 @@ std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options) {
   }
   inherited = std::exchange(process.world, world);
   lock.unlock();
+  log::set_rank(world->meeting.place.rank);
   return world->group;
 }
 
@@ -391,7 +287,7 @@ std::shared_ptr<ProcessGroup> new_group_among(const std::vector<int>& ranks, con
 void destroy_process_group(const std::shared_ptr<ProcessGroup>& group) {
   const std::shared_ptr<World> world = current_world();
   if (group != nullptr && (world == nullptr || group != world->group)) {
-    const std::exception_ptr error = shut_down(*group);
+    const std::exception_ptr error = internal::shut_down_all(std::span(&group, 1));
     if (world != nullptr) {
       MutexLock lock(world->mutex);
       std::erase(world->groups, group);

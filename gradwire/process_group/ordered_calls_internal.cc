@@ -72,6 +72,26 @@ class CallersState {
   const c10::AutogradState autograd_ = c10::AutogradState::get_tls_state();
 };
 
+// Counts one call under way until end(), or until the last copy is gone: a call that could not be queued.
+class UnderWay final {
+ public:
+  explicit UnderWay(std::shared_ptr<std::atomic<int>> count) noexcept : count_(std::move(count)) { ++*count_; }
+  // std::function asks for copies.
+  UnderWay(const UnderWay& other) noexcept : count_(other.count_) {
+    if (count_ != nullptr) ++*count_;
+  }
+  UnderWay(UnderWay&&) noexcept = default;
+  UnderWay& operator=(const UnderWay&) = delete;
+  ~UnderWay() { end(); }
+
+  void end() noexcept {
+    if (count_ != nullptr) --*std::exchange(count_, nullptr);
+  }
+
+ private:
+  std::shared_ptr<std::atomic<int>> count_;
+};
+
 // A posted call. Who waits for it runs it, where the worker has not begun. But not once the future was handed out: what
 // its callbacks do belongs to the worker, and may need what the waiting thread holds.
 class PostedWork final : public LabelledWork {
@@ -143,9 +163,8 @@ std::shared_ptr<Work> OrderedCalls::run(Outputs outputs, const Body& body, const
 std::shared_ptr<Work> OrderedCalls::post(const char* operation, Outputs outputs, Body body, std::shared_ptr<void> owner,
                                          Executor::Start start) {
   Future future = c10::make_intrusive<c10::ivalue::Future>(outputs.type());
-  ++*under_way_;
   auto place = executor_.post(
-      [operation, outputs = std::move(outputs), body = std::move(body), future, under_way = under_way_,
+      [operation, outputs = std::move(outputs), body = std::move(body), future, under_way = UnderWay(under_way_),
        flight = observe::take_call(), caller = CallersState()]() mutable {
         caller.run([&] {
           flight.started();
@@ -153,16 +172,13 @@ std::shared_ptr<Work> OrderedCalls::post(const char* operation, Outputs outputs,
           flight.ended(error);
           body = nullptr;
           // Before waiters go on: one of them may let the group go, which must not find this call under way.
-          --*under_way;
+          under_way.end();
           complete_future(
               future, error, [&] { return outputs.value(); }, operation);
         });
       },
       start);
-  if (!place) {
-    --*under_way_;
-    return nullptr;
-  }
+  if (!place) return nullptr;
   return std::make_shared<PostedWork>(std::move(future), std::move(*place), std::move(owner));
 }
 

@@ -10,9 +10,26 @@
 namespace gradwire::internal {
 namespace {
 
+// The text counts the members from 0.
+std::string among(std::span<const int> members) {
+  return concat("among the ranks ", join(std::vector<int>(members.begin(), members.end())), ", numbered from 0: ");
+}
+
 template <class Kind>
-std::exception_ptr translated(const Kind& error, const std::vector<int>& ranks) {
-  return std::make_exception_ptr(Kind(concat(name_ranks(ranks), " of the whole group: ", error.what()), ranks));
+std::exception_ptr translated(const Kind& error, const std::vector<int>& ranks, std::span<const int> members) {
+  return std::make_exception_ptr(
+      Kind(concat(name_ranks(ranks), " of the whole group; ", among(members), error.what()), ranks));
+}
+
+// A MismatchError names ranks in its text alone.
+std::exception_ptr disagreement_among(const std::exception_ptr& error, std::span<const int> members) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const MismatchError& problem) {
+    return std::make_exception_ptr(MismatchError(concat(among(members), problem.what())));
+  } catch (...) {
+    return error;
+  }
 }
 
 }  // namespace
@@ -31,7 +48,7 @@ std::vector<int> peers_of(const std::exception_ptr& error) {
 
 std::exception_ptr in_outer_ranks(const std::exception_ptr& error, std::span<const int> members) {
   std::vector<int> ranks = peers_of(error);
-  if (ranks.empty()) return error;
+  if (ranks.empty()) return disagreement_among(error, members);
   for (int& rank : ranks) {
     if (rank >= 0 && static_cast<std::size_t>(rank) < members.size()) rank = members[static_cast<std::size_t>(rank)];
   }
@@ -39,9 +56,9 @@ std::exception_ptr in_outer_ranks(const std::exception_ptr& error, std::span<con
   try {
     std::rethrow_exception(error);
   } catch (const PeerError& problem) {
-    return translated(problem, ranks);
+    return translated(problem, ranks, members);
   } catch (const TimeoutError& problem) {
-    return translated(problem, ranks);
+    return translated(problem, ranks, members);
   }
 }
 

@@ -10,8 +10,8 @@
 namespace gradwire::internal {
 
 // Returns `error` with peers() as ranks of the outer group: rank r inside is members[r] outside. The text of a
-// PeerError or TimeoutError that names ranks then begins with the outer ranks. Other errors do not change, nor do ranks
-// that `members` does not have.
+// PeerError or TimeoutError that names ranks then begins with the outer ranks, and says who the inner ones are; that of
+// a MismatchError only the latter. Other errors do not change, nor do ranks that `members` does not have.
 std::exception_ptr in_outer_ranks(const std::exception_ptr& error, std::span<const int> members);
 
 // The other way round: returns `error` of the outer group with peers() as ranks of the inner group. Ranks that are no

@@ -17,15 +17,13 @@
 #include "gradwire/process_group/parked_threads_internal.h"
 #include "gradwire/process_group/tensor_memory_internal.h"
 #include "gradwire/process_group/validate_internal.h"
+#include "gradwire/process_group/watched_call_internal.h"
 
 namespace gradwire::internal {
 namespace {
 
 constexpr std::chrono::microseconds kFirstPause{50};
 constexpr std::chrono::microseconds kLongestPause{2000};
-// How often a waiting thread looks whether it is interrupted.
-constexpr Milliseconds kInterruptionLook{50};
-
 }  // namespace
 
 struct PointToPointWork::State {
@@ -201,7 +199,7 @@ PointToPointWork::~PointToPointWork() {
 }
 
 bool PointToPointWork::wait(Milliseconds timeout) {
-  const observe::FlightWait noted(label().flight());
+  const WatchedWait watched(label().flight());
   if (timeout != kNoTimeout && !state_->wait_ready(Deadline::after(timeout))) throw_late(timeout);
   state_->finish();
   state_->rethrow();
@@ -321,7 +319,7 @@ bool CompletionWatcher::stop(bool drain, const std::string& reason) {
   {
     MutexLock shared(shared_->mutex);
     while (shared_->is_watching) {
-      shared_->changed.wait_for(shared, kInterruptionLook);
+      shared_->changed.wait_for(shared, kInterruptLook);
       if (!shared_->drain || interrupt_check() == nullptr || !interrupt_check()()) continue;
       shared_->drain = false;
       interrupted = true;

@@ -28,6 +28,7 @@
 #include "gradwire/process_group/group_record_internal.h"
 #include "gradwire/process_group/labelled_work_internal.h"
 #include "gradwire/process_group/lane_scope.h"
+#include "gradwire/process_group/message_tags_internal.h"
 #include "gradwire/process_group/process_group_names_internal.h"
 #include "gradwire/process_group/sparse_all_reduce_internal.h"
 #include "gradwire/process_group/validate_internal.h"
@@ -41,6 +42,7 @@ using internal::any_expanded;
 using internal::arguments_of;
 using internal::as_halves;
 using internal::is_complex_half;
+using internal::kFirstInternalTag;
 using internal::Outputs;
 using internal::reduce_expanded;
 using internal::Validator;
@@ -48,8 +50,6 @@ using internal::work_after;
 using observe::CallKind;
 
 namespace {
-
-constexpr int kFirstInternalTag = 1 << 30;
 
 // What a lane promises: the Work that a hook gets has ended. Its error stays in it.
 void settle(Work& work) {

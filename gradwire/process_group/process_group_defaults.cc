@@ -9,6 +9,7 @@
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/process_group/message_tags_internal.h"
 #include "gradwire/process_group/message_timeout_internal.h"
 #include "gradwire/process_group/process_group.h"
 #include "gradwire/process_group/validate_internal.h"
@@ -141,9 +142,7 @@ namespace {
 
 // Messages of monitored barriers have tags that users cannot name. The number keeps what comes late from being taken
 // for the next barrier's.
-constexpr int kFirstBarrierTag = 1 << 30;
-
-int barrier_tag(std::uint32_t number) { return kFirstBarrierTag + static_cast<int>(number & 0x3fffffffU); }
+int barrier_tag(std::uint32_t number) { return internal::kFirstInternalTag + static_cast<int>(number & 0x3fffffffU); }
 
 Tensors one_byte() { return {at::zeros({1}, at::TensorOptions(at::kByte))}; }
 

@@ -13,9 +13,6 @@
 namespace gradwire::internal {
 namespace {
 
-// A thread that may be interrupted looks up that often.
-constexpr Milliseconds kLook{50};
-
 // Set by a callback of a future. Shared by the callback, which may run after the waiters have left, and the waiters.
 class EndSignal {
  public:
@@ -89,7 +86,8 @@ void wait_for(const Future& future, Milliseconds timeout, const CallLabel& label
   if ((timeout != Work::kNoTimeout || interrupt_check() != nullptr) && !future->completed()) {
     const Deadline deadline = timeout == Work::kNoTimeout ? Deadline::never() : Deadline::after(timeout);
     const auto signal = EndSignals::instance().of(*future);
-    while (!signal->wait_until(interrupt_check() == nullptr ? deadline : deadline.earlier(Deadline::after(kLook)))) {
+    while (!signal->wait_until(interrupt_check() == nullptr ? deadline
+                                                            : deadline.earlier(Deadline::after(kInterruptLook)))) {
       if (future->completed()) break;  // and its callbacks run, of which the signal's is a late one
       throw_if_interrupted(concat(label.words(), ": wait(): the call goes on"));
       if (deadline.expired()) throw_late(label, timeout);

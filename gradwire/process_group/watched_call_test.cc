@@ -7,14 +7,19 @@
 #include <ATen/record_function.h>
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
+#include <thread>
 #include <vector>
 
 #include "gradwire/base/error.h"
+#include "gradwire/process_group/backend_names.h"
 #include "gradwire/process_group/init.h"
 #include "gradwire/process_group/profiled_by_caller.h"
 #include "gradwire/store/hash_store.h"
+#include "tests/support/ranks.h"
 
 namespace gradwire::watched_call_test {
 namespace {
@@ -92,6 +97,52 @@ struct Points {
     }
   }
 };
+
+// The points of this thread's waits.
+struct Waits {
+  int begun = 0;
+  int ended = 0;
+
+  Waits() { trace::set_sink(&Waits::on_event, this); }
+  ~Waits() { trace::set_sink(nullptr, nullptr); }
+  Waits(const Waits&) = delete;
+  Waits& operator=(const Waits&) = delete;
+
+  static void on_event(void* context, const trace::Event& event) noexcept {
+    auto& self = *static_cast<Waits*>(context);
+    if (std::this_thread::get_id() != self.thread) return;
+    if (std::string_view(event.name) == "work.wait") ++self.begun;
+    if (std::string_view(event.name) == "work.waited") ++self.ended;
+  }
+  const std::thread::id thread = std::this_thread::get_id();
+};
+
+// Else the recorder would take the wait for computing, and the rule for slow ranks would name the rank that waits.
+TEST(WatchedCall, AWaitForAnyWorkPassesItsPoints) {
+  for (const std::string backend : {"threads", "gloo"}) {
+    if (!is_backend_built(backend)) continue;
+    test_support::run_ranks("threads", 2, [&](int rank, const std::shared_ptr<Store>& store) {
+      const auto group = make_process_group(backend, store, rank, 2);
+      at::Tensor tensor = at::ones({1});
+      const auto message = [&] { return rank == 0 ? group->send({tensor}, 1) : group->recv({tensor}, 0); };
+      const auto collective = [&] { return group->all_reduce({tensor}); };
+      const std::function<std::shared_ptr<Work>()> calls[] = {message, collective};
+      for (const auto& call : calls) {
+        const auto work = call();
+        if (rank == 1) {
+          const Waits waits;
+          work->wait();
+          EXPECT_GE(waits.begun, 1) << backend;
+          EXPECT_EQ(waits.ended, waits.begun) << backend;
+        } else {
+          work->wait();
+        }
+      }
+      group->barrier()->wait();
+      group->shutdown();
+    });
+  }
+}
 
 TEST(WatchedCall, PointsEncloseACallAlsoOneThatThrows) {
   const auto group = group_of_one();

@@ -139,11 +139,8 @@ std::vector<at::Tensor> Work::result() {
 
 void Work::block_current_stream() {
   if (internal::current_stream_can_wait()) {
-    try {
-      if (internal::hold_current_stream(future())) return;
-    } catch (const UnsupportedError&) {
-      // A Work that can only be waited for.
-    }
+    const Future own = internal::future_or_null(*this);
+    if (own != nullptr && internal::hold_current_stream(own)) return;
   }
   wait(kNoTimeout);
 }
@@ -226,12 +223,17 @@ std::shared_ptr<Work> labelled(Future future, std::shared_ptr<Work> work) {
 
 }  // namespace
 
-std::shared_ptr<Work> work_after(std::shared_ptr<Work> work, std::function<void()> then, Outputs outputs) {
-  Future before;
+Future future_or_null(Work& work) {
   try {
-    before = work->future();
+    return work.future();
   } catch (const UnsupportedError&) {
-    // A Work of a user's group that can only be waited for.
+    return {};
+  }
+}
+
+std::shared_ptr<Work> work_after(std::shared_ptr<Work> work, std::function<void()> then, Outputs outputs) {
+  const Future before = future_or_null(*work);
+  if (before == nullptr) {
     work->wait();
     then();
     return completed_work(std::move(outputs));
@@ -279,12 +281,12 @@ struct Gathering {
 std::shared_ptr<Work> work_of_all(std::vector<std::shared_ptr<Work>> works, Outputs outputs) {
   auto state = std::make_shared<Gathering>();
   for (const auto& work : works) {
-    try {
-      state->parts.push_back(work->future());
-    } catch (const UnsupportedError&) {
+    Future part = future_or_null(*work);
+    if (part == nullptr) {
       for (const auto& each : works) each->wait();
       return completed_work(std::move(outputs));
     }
+    state->parts.push_back(std::move(part));
   }
   if (works.empty()) return completed_work(std::move(outputs));
   {

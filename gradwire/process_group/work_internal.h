@@ -55,6 +55,9 @@ Future make_future(const c10::TypePtr& type, const std::vector<at::Tensor>& tens
 // call on a lane does not pay for a future.
 std::shared_ptr<Work> completed_work(Outputs outputs);
 
+// Returns the future of `work`; null where it has none and can only be waited for, as a Work of a user's may.
+Future future_or_null(Work& work);
+
 // Whether `work` is a Work of completed_work(), failed_work() or work_from_future(): asking it when it ends has no
 // effect on anything.
 bool may_be_asked(const Work& work) noexcept;

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "gradwire/base/error.h"
+#include "gradwire/base/interrupt.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/process.h"
 #include "gradwire/base/strings.h"
@@ -46,7 +47,9 @@ void apply(KeyValueMap& map, FileRecord record) {
 // The pause between two looks at the file; it grows, so that a long wait costs little.
 class Pause {
  public:
+  // Throws AbortedError where this thread is interrupted.
   void take(Deadline deadline) {
+    throw_if_interrupted("FileStore");
     ::poll(nullptr, 0, static_cast<int>(std::min(next_, deadline.remaining()).count()));
     next_ = std::min(next_ * 2, Milliseconds(20));
   }
@@ -74,6 +77,7 @@ class FileStore::Impl {
 
   // The same file, which this process reads from its begin.
   std::unique_ptr<Impl> another() {
+    owner_.require_current("this FileStore");
     MutexLock lock(mutex_);
     FileLog log = log_;
     log.rewind();

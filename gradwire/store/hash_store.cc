@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "gradwire/base/error.h"
+#include "gradwire/base/interrupt.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/store/key_value_map_internal.h"
 #include "gradwire/store/process_bound_internal.h"
@@ -24,13 +25,16 @@ struct Shared {
   KeyValueMap map GRADWIRE_GUARDED_BY(mutex);
 };
 
-// Sleeps until the data changed. Throws TimeoutError that names `missing` when `deadline` has passed.
+// Sleeps until the data may have changed. Throws TimeoutError that names `missing` when `deadline` has passed, and
+// AbortedError where this thread is interrupted.
 void wait_for_change(Shared& shared, MutexLock& lock, const char* operation, std::span<const std::string> missing,
                      Deadline deadline, Milliseconds timeout) GRADWIRE_REQUIRES(shared.mutex) {
   if (deadline.expired()) {
     throw TimeoutError(store_internal::missing_message("HashStore", operation, missing, timeout));
   }
-  shared.changed.wait_until(lock, deadline.point());
+  throw_if_interrupted("HashStore");
+  const bool looks = interrupt_check() != nullptr;
+  shared.changed.wait_until(lock, (looks ? deadline.earlier(Deadline::after(kInterruptLook)) : deadline).point());
 }
 
 }  // namespace

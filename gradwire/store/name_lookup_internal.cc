@@ -121,10 +121,9 @@ class Lookups final {
 std::vector<asio::ip::address> look_up(const std::string& host, Deadline deadline, asio::error_code& error) {
   const asio::ip::address numeric = asio::ip::make_address(host, error);
   if (!error) return {numeric};
-  constexpr Milliseconds kLook{50};  // whether this thread is interrupted
   const auto lookup = Lookups::of_process().find_or_start(host);
   std::optional<Answer> answer;
-  while (!(answer = lookup->wait(deadline.earlier(Deadline::after(kLook)))) && !deadline.expired())
+  while (!(answer = lookup->wait(deadline.earlier(Deadline::after(kInterruptLook)))) && !deadline.expired())
     throw_if_interrupted(concat("looking up the host ", host));
   if (!answer) {
     error = asio::error::operation_aborted;

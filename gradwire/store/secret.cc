@@ -55,9 +55,10 @@ std::string read_bytes(int fd, const std::string& path, std::size_t most) {
 }  // namespace
 
 std::string read_secret_file(const std::string& path) {
-  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  // A pipe that nobody writes to has no secret, and would be waited for; one that somebody writes to is read.
+  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat status {};
-  if (!file || ::fstat(file.get(), &status) != 0) fail_to_read(path);
+  if (!file || ::fstat(file.get(), &status) != 0 || ::fcntl(file.get(), F_SETFL, O_RDONLY) != 0) fail_to_read(path);
   require_private(path, status);
   std::string secret = read_bytes(file.get(), path, kMaxSecretBytes + 3);
   if (secret.ends_with('\n')) secret.pop_back();

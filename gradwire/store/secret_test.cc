@@ -46,6 +46,21 @@ TEST(Secret, OneThatIsNoneIsRefused) {
   EXPECT_THROW(read_secret_file(folder.file("missing")), InvalidArgument);
 }
 
+TEST(Secret, APipeIsReadToItsEndAndOneThatNobodyWritesToIsRefused) {
+  const store_test::TemporaryFolder folder;
+  const std::string path = folder.file("pipe");
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  EXPECT_THROW(read_secret_file(path), InvalidArgument);
+  const UniqueFd reader(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  UniqueFd writer(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
+  auto secret = std::async(std::launch::async, [&] { return read_secret_file(path); });
+  EXPECT_EQ(::write(writer.get(), "ab", 2), 2);
+  EXPECT_EQ(secret.wait_for(Milliseconds(20)), std::future_status::timeout) << "the end has not come";
+  EXPECT_EQ(::write(writer.get(), "c\n", 2), 2);
+  writer.reset();
+  EXPECT_EQ(secret.get(), "abc");
+}
+
 TEST(Secret, OneThatOtherUsersMayReadIsRefused) {
   const store_test::TemporaryFolder folder;
   for (const mode_t mode : {0400, 0600, 0700}) {

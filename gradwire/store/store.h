@@ -26,6 +26,7 @@ namespace gradwire {
 //   StoreError       the store failed or is gone, or refused the change
 //   TimeoutError     a key or an element for which the method waits did not come in time; the message names the missing
 //                    keys
+//   AbortedError     the thread was interrupted (base/interrupt.h) while it waited; of gradwire's own stores
 // The store stays usable after an InvalidArgument, and after the TimeoutError of a method that waits for keys.
 //
 // Threads: all methods may be called from any thread. In an implementation with a single connection, a call that waits

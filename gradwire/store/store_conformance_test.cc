@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "gradwire/base/error.h"
+#include "gradwire/base/interrupt.h"
 #include "gradwire/store/file_store.h"
 #include "gradwire/store/hash_store.h"
 #include "gradwire/store/prefix_store.h"
@@ -442,6 +443,21 @@ TEST_P(StoreConformance, ACloneSharesTheDataAndHasItsOwnTimeout) {
   EXPECT_EQ(store_->get("after"), "2");
   store_.reset();
   EXPECT_EQ(clone->get("after"), "2") << "a clone outlives what it was made from";
+}
+
+TEST_P(StoreConformance, AnInterruptedThreadStopsWaiting) {
+  const std::string never = "never";
+  const std::vector<std::function<void()>> waits = {
+      [&] { store_->get(never); }, [&] { store_->wait(std::span(&never, 1), kDefaultTimeout); },
+      [&] { store_->multi_get(std::span(&never, 1)); }, [&] { store_->queue_pop(never); }};
+  for (const auto& wait : waits) {
+    static thread_local int looks = 0;
+    looks = 0;
+    const InterruptCheckScope check(+[]() noexcept { return ++looks > 3; });
+    EXPECT_THROW(wait(), AbortedError);
+  }
+  store_->set("key", "value");
+  EXPECT_EQ(store_->get("key"), "value");
 }
 
 TEST_P(StoreConformance, AForkedChildIsRefusedAndHarmsNothing) {

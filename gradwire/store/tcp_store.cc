@@ -15,6 +15,7 @@
 #include "gradwire/store/handshake_internal.h"
 #include "gradwire/store/key_value_map_internal.h"
 #include "gradwire/store/process_bound_internal.h"
+#include "gradwire/store/secret.h"
 #include "gradwire/store/tcp_store_connection_internal.h"
 #include "gradwire/store/tcp_store_server_internal.h"
 
@@ -130,6 +131,10 @@ void require_options(const TcpStoreOptions& options) {
   for (const auto& [key, value] : options.contents) {
     require_key("contents", key);
     require_value("contents", value);
+  }
+  if (options.secret.size() > kMaxSecretBytes) {
+    throw InvalidArgument(
+        concat("TcpStore: a secret of ", options.secret.size(), " bytes; the longest has ", kMaxSecretBytes));
   }
   if (options.limits.connections == 0) throw InvalidArgument("TcpStore: a limit of 0 connections serves nobody");
   store_internal::require_timeout("TcpStore", options.timeout);

@@ -27,9 +27,6 @@ constexpr Milliseconds kLongestPause{500};
 constexpr int kMostRefusals = 20;
 // A host that does not answer at all is tried anew after this, so that the wait can be reported.
 constexpr Milliseconds kOneAttempt{10'000};
-// How often a waiting thread looks whether it is interrupted.
-constexpr Milliseconds kLook{50};
-
 // The server may not have started yet.
 bool is_nobody_there(const asio::error_code& error) {
   return error == asio::error::connection_refused || error == asio::error::host_unreachable ||
@@ -123,7 +120,7 @@ class GRADWIRE_HIDDEN TcpStoreConnection::Impl final {
   void wait_until(Deadline end) const {
     do {
       throw_if_interrupted(name());
-      ::poll(nullptr, 0, static_cast<int>(std::min(kLook, end.remaining()).count()));
+      ::poll(nullptr, 0, static_cast<int>(std::min(kInterruptLook, end.remaining()).count()));
     } while (!end.expired());
   }
 
@@ -137,7 +134,7 @@ class GRADWIRE_HIDDEN TcpStoreConnection::Impl final {
     const bool looks = interrupt_check() != nullptr;
     bool is_interrupted = false;
     do {
-      loop_.run_until((looks ? deadline.earlier(Deadline::after(kLook)) : deadline).point());
+      loop_.run_until((looks ? deadline.earlier(Deadline::after(kInterruptLook)) : deadline).point());
       is_interrupted = looks && result == asio::error::would_block && interrupt_check()();
     } while (result == asio::error::would_block && !is_interrupted && !deadline.expired());
     if (result == asio::error::would_block) {

@@ -9,6 +9,8 @@ import uuid
 from datetime import timedelta
 from typing import Any
 
+import torch.distributed
+
 __all__ = ["agree_on_attempt"]
 
 
@@ -30,7 +32,12 @@ def agree_on_attempt(store: Any, rank: int, size: int, timeout: timedelta) -> st
         _answer(store, word, set(range(1, size)), timeout)
         return word
     store.set(f"asks/{rank}", word)
-    store.wait([f"answer/{word}"], timeout)
+    try:
+        store.wait([f"answer/{word}"], timeout)
+    except torch.distributed.DistStoreError as error:
+        raise TimeoutError(
+            f"init_process_group: rank {rank} waited {timeout} for rank 0 of the group, which did not answer."
+        ) from error
     agreed = bytes(store.get(f"answer/{word}")).decode()
     store.set(f"confirms/{agreed}/{rank}", b"1")
     return agreed

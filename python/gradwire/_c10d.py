@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from typing import Any
 
 from torch.distributed.distributed_c10d import PrefixStore
@@ -30,10 +29,6 @@ def to_c10d(group: ProcessGroup) -> Any:
     return _C.to_c10d(group)
 
 
-# How many backends this process has made by that name of a group with those ranks.
-_made: Counter[tuple[str, str]] = Counter()
-
-
 def create(options: Any, _: Any) -> Any:
     """A group of torch.distributed over gradwire, for gradwire_autoload; `options` says who meets where.
 
@@ -45,12 +40,12 @@ def create(options: Any, _: Any) -> Any:
 
         _torch_steps.record_steps()
     ranks = ",".join(str(rank) for rank in options.global_ranks_in_group)
-    life = _made[options.group_id, ranks]
-    _made[options.group_id, ranks] += 1
-    place = f"{ranks or 'all'}/{life}"
-    asking = PrefixStore(f"gradwire/attempt/{place}", options.store)
+    members = ranks or "all"
+    asking = PrefixStore(f"gradwire/attempt/{members}", options.store)
     attempt = agree_on_attempt(asking, options.group_rank, options.group_size, options.timeout)
-    store = PrefixStore(f"gradwire/{attempt}/{place}", options.store)
+    # The store counts, not this process: a rank may have made groups in other stores before, which the others have not.
+    life = options.store.add(f"gradwire/{attempt}/lives/{members}/{options.group_rank}", 1)
+    store = PrefixStore(f"gradwire/{attempt}/{members}/{life}", options.store)
     backend = _C.make_c10d_backend(store, options.group_rank, options.group_size, options.timeout)
     # PyTorch names the group, but not where it wraps the backend (TORCH_DISTRIBUTED_DEBUG=DETAIL).
     group = _C.group_under(backend)

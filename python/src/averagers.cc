@@ -98,7 +98,7 @@ std::shared_ptr<DilocoAverager> make_diloco(Parameters parameters, std::shared_p
                                             py::object outer) {
   DilocoOptions options;
   options.outer = outer.is_none() ? nesterov(outer_lr, outer_momentum) : factory_in_python(std::move(outer));
-  const py::gil_scoped_release unlocked;
+  const WithoutLock unlocked;
   options.process_group = std::move(group);
   options.inner_steps = inner_steps;
   options.fragments = fragments;
@@ -111,7 +111,7 @@ std::shared_ptr<DilocoAverager> make_diloco(Parameters parameters, std::shared_p
 std::shared_ptr<GossipAverager> make_gossip(Parameters parameters, std::shared_ptr<ProcessGroup> group,
                                             std::int64_t inner_steps, double momentum, double lr, double gamma,
                                             std::uint64_t seed) {
-  const py::gil_scoped_release unlocked;
+  const WithoutLock unlocked;
   GossipOptions options;
   options.process_group = std::move(group);
   options.inner_steps = inner_steps;

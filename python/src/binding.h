@@ -26,8 +26,25 @@ namespace gradwire::python {
 
 namespace py = pybind11;
 
+// While it exists, this thread does not hold the interpreter's lock, which it takes again at the end. The end of the
+// interpreter gives such threads time to come back (end.cc).
+class WithoutLock {
+ public:
+  WithoutLock() = default;
+  WithoutLock(const WithoutLock&) = delete;
+  WithoutLock& operator=(const WithoutLock&) = delete;
+
+ private:
+  struct Away {
+    Away() noexcept;
+    ~Away();
+  };
+  const Away away_;  // ends last, when the thread has the lock
+  const py::gil_scoped_release released_;
+};
+
 // The guard of a method that may wait; not of a constructor, whose object pybind11 would register without the lock.
-using Unlocked = py::call_guard<py::gil_scoped_release>;
+using Unlocked = py::call_guard<WithoutLock>;
 
 // For py::class_, of each class whose objects may wait at their end (groups, and what holds one): pybind11 destroys
 // them without the lock. A class does not inherit this.
@@ -65,7 +82,7 @@ void rethrow_as_python(const std::exception_ptr& error);
 struct PythonInBackward : BackwardErrors {
   PythonInBackward() noexcept : BackwardErrors(&rethrow_as_python) {}
 };
-using UnlockedForAutograd = py::call_guard<py::gil_scoped_release, PythonInBackward>;
+using UnlockedForAutograd = py::call_guard<WithoutLock, PythonInBackward>;
 
 // Futures, with the lock held. A future that Python made holds a Python object; future_from() gives one that holds the
 // tensor or list of tensors in it. Throws a TypeError for what is no torch.futures.Future.

@@ -54,7 +54,7 @@ std::shared_ptr<ProcessGroup> from_backend(const BackendPtr& backend, std::share
   FromC10dOptions options;
   options.store = std::move(store);
   options.factory = factory_from(std::move(factory));
-  const py::gil_scoped_release unlocked;
+  const WithoutLock unlocked;
   return ending_unlocked(from_c10d(backend, options));
 }
 
@@ -63,7 +63,7 @@ std::shared_ptr<ProcessGroup> from_group(const c10::intrusive_ptr<c10d::ProcessG
   FromC10dOptions options;
   options.store = std::move(store);
   options.factory = factory_from(std::move(factory));
-  const py::gil_scoped_release unlocked;
+  const WithoutLock unlocked;
   return ending_unlocked(from_c10d(group, options));
 }
 

@@ -28,6 +28,6 @@ class CallerFrame {
 void follow_callers();
 
 // The guard of a method that makes a call on a group.
-using Calls = py::call_guard<CallerFrame, py::gil_scoped_release>;
+using Calls = py::call_guard<CallerFrame, WithoutLock>;
 
 }  // namespace gradwire::python

@@ -80,7 +80,7 @@ std::shared_ptr<DdpCore> make(Named parameters, Named buffers, const std::set<st
                               bool find_unused_parameters, bool gradient_as_bucket_view, bool static_graph, int lanes,
                               const std::optional<MixedPrecision>& mixed_precision, std::vector<std::string> delayed,
                               std::string delayed_until) {
-  const py::gil_scoped_release unlocked;
+  const WithoutLock unlocked;
   const PythonInBackward errors;
   DdpOptions options;
   options.process_group = std::move(group);

@@ -42,7 +42,7 @@ std::unique_ptr<Elastic> make_elastic(std::shared_ptr<Store> store, std::string 
       in_python([&] { held.get()(slow); });
     };
   }
-  const py::gil_scoped_release unlocked;
+  const WithoutLock unlocked;
   ElasticOptions options;
   options.store = std::move(store);
   options.backend = std::move(backend);
@@ -137,7 +137,7 @@ class PythonShards final : public ShardedState {
 };
 
 std::string run(Elastic& self, std::int64_t steps, const py::object& step) {
-  const py::gil_scoped_release unlocked;
+  const WithoutLock unlocked;
   const ElasticEnd end = self.run(steps, [&](const ElasticStep& at) {
     const py::gil_scoped_acquire lock;
     try {

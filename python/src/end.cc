@@ -3,6 +3,7 @@
 // The end of the interpreter. A thread that wants the interpreter's lock while Python ends is ended where it waits, and
 // the process with it (std::terminate). So the threads of groups end before: end_of_interpreter() runs in an atexit
 // handler, when other threads still get the lock.
+#include <pthread.h>
 #include <pybind11/trampoline_self_life_support.h>
 
 #include <atomic>
@@ -77,6 +78,32 @@ class Impatience {
   Thread thread_;  // goes first: joined while the rest is there
 };
 
+// Threads of the program's that are in calls without the lock, which they take when they come back.
+struct AwayThreads {
+  std::atomic<int> count{0};
+  std::atomic<bool> is_awaited{false};
+  Mutex mutex;
+  ConditionVariable changed;
+};
+
+AwayThreads& away_threads() {
+  static AwayThreads* const threads = [] {
+    // A forked child has none of them.
+    ::pthread_atfork(nullptr, nullptr, [] { away_threads().count = 0; });
+    return std::make_unique<AwayThreads>().release();  // threads may outlive static variables
+  }();
+  return *threads;
+}
+
+// Gives threads whose calls have ended with their groups the time to take the lock. This thread is one of the count.
+void await_threads() {
+  AwayThreads& threads = away_threads();
+  const auto limit = std::chrono::steady_clock::now() + kPatience;
+  threads.is_awaited = true;
+  MutexLock lock(threads.mutex);
+  while (threads.count > 1 && std::chrono::steady_clock::now() < limit) threads.changed.wait_until(lock, limit);
+}
+
 void end_of_interpreter() {
   Groups groups = internal::live_groups();
   std::erase_if(groups, [](const auto& group) { return is_pythons(*group); });
@@ -89,12 +116,23 @@ void end_of_interpreter() {
     }
   }
   internal::join_parked_threads();
+  await_threads();
   set_interrupt_check(nullptr);
   ending_thread = std::this_thread::get_id();
   ending = true;
 }
 
 }  // namespace
+
+WithoutLock::Away::Away() noexcept { ++away_threads().count; }
+
+WithoutLock::Away::~Away() {
+  AwayThreads& threads = away_threads();
+  --threads.count;
+  if (!threads.is_awaited) return;
+  MutexLock lock(threads.mutex);
+  threads.changed.notify_all();
+}
 
 bool may_take_lock() noexcept { return !gone && (!ending || std::this_thread::get_id() == ending_thread); }
 
@@ -103,7 +141,7 @@ void drop_unlocked(std::shared_ptr<void> object) {
     object.reset();
     return;
   }
-  const py::gil_scoped_release unlocked;
+  const WithoutLock unlocked;
   object.reset();
 }
 

@@ -340,7 +340,7 @@ be divided by `divisor`, and collectives to go through `group`.)")
           [](CommHook& self, GradBucket& bucket) {
             Future future;
             {
-              const py::gil_scoped_release unlocked;
+              const WithoutLock unlocked;
               const std::shared_ptr<ProcessGroup> held = live_group_of(bucket);
               future = self.run(bucket);
             }

@@ -49,7 +49,7 @@ void add_backend(const std::string& name, py::object make) {
                                                               Milliseconds timeout) {
     return in_python([&] { return held.get()(store, rank, size, timeout).cast<std::shared_ptr<ProcessGroup>>(); });
   };
-  const py::gil_scoped_release unlocked;
+  const WithoutLock unlocked;
   register_backend(name, std::move(factory));
 }
 
@@ -97,7 +97,7 @@ void bind_init(py::module_& module) {
              py::arg_v("timeout", kDefaultTimeout, "timedelta(minutes=30)"), Unlocked(),
              "A group out of a backend by name, beside the default group. The keys of `store` are this group's alone.");
   module.def("destroy_process_group", &destroy_process_group, py::arg("group") = py::none(), Unlocked());
-  module.def("installation_info", &installation_info, py::call_guard<py::gil_scoped_release>(),
+  module.def("installation_info", &installation_info, Unlocked(),
              "Version, build options, usable backends and kernels, as `gradwire-run --info` prints them.");
   module.def("backend_names", &gradwire::backend_names, "The backends that init_process_group() knows.");
   module.def("register_backend", &add_backend, py::arg("name"), py::arg("make"));

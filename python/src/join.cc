@@ -78,7 +78,7 @@ class JoinContext {
 
 std::shared_ptr<JoinContext> make_join(std::vector<JoinablePtr> joinables, bool divide_by_initial_world_size,
                                        bool enable, bool throw_on_early_termination) {
-  const py::gil_scoped_release unlocked;
+  const WithoutLock unlocked;
   JoinOptions options;
   options.enable = enable;
   options.throw_on_early_termination = throw_on_early_termination;

@@ -13,7 +13,7 @@ namespace {
 using OptionalTensor = std::optional<at::Tensor>;
 
 std::shared_ptr<LayerGroup> make_layer_group(std::shared_ptr<ProcessGroup> group) {
-  const py::gil_scoped_release unlocked;
+  const WithoutLock unlocked;
   return std::make_shared<LayerGroup>(std::move(group));
 }
 

@@ -178,7 +178,7 @@ py::object dup(ProcessGroup& group) {
   GroupPtr made;
   std::vector<std::int64_t> ranks;
   {
-    const py::gil_scoped_release unlocked;
+    const WithoutLock unlocked;
     made = ending_unlocked(group.dup());
     if (made != nullptr) ranks.resize(static_cast<std::size_t>(group.size()));
     std::iota(ranks.begin(), ranks.end(), std::int64_t{0});
@@ -201,7 +201,7 @@ py::object split(ProcessGroup& group, int color, int key, std::optional<std::str
   GroupPtr made;
   std::vector<std::int64_t> ranks;
   {
-    const py::gil_scoped_release unlocked;
+    const WithoutLock unlocked;
     made = ending_unlocked(group.split(color, key, std::move(desc)));
     const bool is_ours = made != nullptr && dynamic_cast<const PyProcessGroup*>(made.get()) == nullptr;
     if (is_ours) ranks = ranks_in(group, *made);

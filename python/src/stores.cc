@@ -7,6 +7,7 @@
 #include <torch/csrc/Exceptions.h>
 
 #include <algorithm>
+#include <atomic>
 #include <optional>
 #include <span>
 #include <string>
@@ -17,6 +18,8 @@
 #include "gradwire/base/deadline.h"
 #include "gradwire/base/environment.h"
 #include "gradwire/base/error.h"
+#include "gradwire/base/log.h"
+#include "gradwire/base/process_identity.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/store/file_store.h"
 #include "gradwire/store/hash_store.h"
@@ -115,7 +118,7 @@ std::string wait_for_value(Store& store, const std::string& key) {
 py::bytes pop(Store& store, const std::string& queue, bool block) {
   std::string value;
   {
-    const py::gil_scoped_release unlocked;
+    const WithoutLock unlocked;
     const Milliseconds timeout = block ? store.timeout() : Milliseconds(0);
     const Deadline deadline = Deadline::after(timeout);
     for (bool has_value = false; !has_value;) {
@@ -136,7 +139,7 @@ py::bytes pop(Store& store, const std::string& queue, bool block) {
 py::bytes compare_set(Store& store, const std::string& key, const std::string& expected, const std::string& desired) {
   std::string value;
   {
-    const py::gil_scoped_release unlocked;
+    const WithoutLock unlocked;
     value = store.compare_set(key, expected, desired);
   }
   return value;
@@ -164,13 +167,15 @@ class PyStore final : public Store, public py::trampoline_self_life_support {
   Keys list_keys() override { return call_for<Keys>("list_keys"); }
   void append(const std::string& key, const Value& value) override {
     if (has("append")) return call("append", key, Bytes{value});
+    // compare_set() alone does not tell what this client stored from the same bytes that another one stored.
+    const Turn turn(*this, concat(key, "/append"));
     const Keys keys{key};
     // Without check() the key counts as absent at first, as in PyTorch; get() might wait for it.
     Value before = has("check") && check(keys) ? get(key) : Value();
     while (true) {
       const Value now = compare_set(key, before, before + value);
       if (now == before + value) return;
-      before = now;  // another client was faster
+      before = now;  // another client has set it
     }
   }
   std::vector<Value> multi_get(std::span<const std::string> keys) override {
@@ -203,6 +208,41 @@ class PyStore final : public Store, public py::trampoline_self_life_support {
   bool can_wait() const { return has("check") && has("wait"); }
 
  private:
+  // Held by one client at a time: a word of its own in the value of a key, which is empty otherwise.
+  class Turn final {
+   public:
+    // Throws TimeoutError when another client holds the turn for longer than the store's timeout.
+    Turn(PyStore& store, std::string key) : store_(store), key_(std::move(key)) {
+      const Deadline deadline = Deadline::after(store_.timeout());
+      while (store_.compare_set(key_, "", word_) != word_) {
+        if (deadline.expired()) {
+          throw TimeoutError(concat("append: another client has held the key ", store_internal::quote(key_), " for ",
+                                    store_.timeout().count(), " ms; if it has ended, delete that key"));
+        }
+        std::this_thread::sleep_for(Milliseconds(1));
+        raise_signals();
+      }
+    }
+    ~Turn() {
+      try {
+        store_.compare_set(key_, word_, "");
+      } catch (const std::exception& error) {  // the others are told by their timeouts
+        log::warn(concat("append: the key ", store_internal::quote(key_), " stays held: ", error.what()));
+      }
+    }
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+
+   private:
+    static std::string next_word() {
+      static std::atomic<std::uint64_t> words{0};
+      return concat(process_identity(), "/", words.fetch_add(1));
+    }
+    PyStore& store_;
+    const std::string key_;
+    const std::string word_ = next_word();
+  };
+
   // A value becomes bytes, a key str.
   struct Bytes {
     const Value& value;
@@ -261,7 +301,7 @@ bool can_wait(const Store& store) {
 py::bytes get(Store& store, const std::string& key) {
   std::string value;
   {
-    const py::gil_scoped_release unlocked;
+    const WithoutLock unlocked;
     if (python_store_of(store) == nullptr) {
       value = wait_for_value(store, key);
     } else {
@@ -275,7 +315,7 @@ py::bytes get(Store& store, const std::string& key) {
 std::vector<py::bytes> multi_get(Store& store, const Keys& keys) {
   std::vector<std::string> values;
   {
-    const py::gil_scoped_release unlocked;
+    const WithoutLock unlocked;
     if (can_wait(store) && !store.check(keys)) wait_for(store, keys, store.timeout(), "multi_get");
     values = store.multi_get(keys);
   }
@@ -334,7 +374,8 @@ append, multi_get and multi_set are made of these where the class has none.)")
       .def("num_keys", &Store::num_keys, Unlocked(), "How many keys there are.")
       .def("list_keys", &Store::list_keys, Unlocked(),
            "The keys in the order of their bytes; under a prefix those with the prefix, without it.")
-      .def("append", &Store::append, py::arg("key"), py::arg("value"), Unlocked(), "Appends to the value; atomic.")
+      .def("append", &Store::append, py::arg("key"), py::arg("value"), Unlocked(),
+           "Appends to the value; atomic. A class without append() holds the key KEY/append meanwhile.")
       .def("multi_get", &multi_get, py::arg("keys"), "get() of several keys.")
       .def(
           "multi_set", [](Store& self, const Keys& keys, const Keys& values) { self.multi_set(keys, values); },
@@ -356,7 +397,7 @@ append, multi_get and multi_set are made of these where the class has none.)")
 std::shared_ptr<TcpStore> tcp_store(const std::string& host, std::uint16_t port, std::optional<int> world_size,
                                     bool is_master, Milliseconds timeout, bool wait_for_workers, bool multi_tenant,
                                     bool /*use_libuv*/) {
-  const py::gil_scoped_release unlocked;
+  const WithoutLock unlocked;
   TcpStoreOptions options;
   options.host = host;
   options.port = port;

@@ -55,14 +55,14 @@ class PyWork final : public Work, public py::trampoline_self_life_support {
 bool wait_from_here(Work& work, Milliseconds timeout) {
   std::optional<CallerFrame> caller;
   if (!internal::may_be_asked(work) || !work.is_completed()) caller.emplace();
-  const py::gil_scoped_release unlocked;
+  const WithoutLock unlocked;
   return work.wait(timeout);
 }
 
 py::object future_of(Work& work) {
   Future future;
   {
-    const py::gil_scoped_release unlocked;
+    const WithoutLock unlocked;
     future = work.future();
   }
   return python_future(std::move(future));
@@ -71,7 +71,7 @@ py::object future_of(Work& work) {
 py::object exception_in(Work& work) {
   std::exception_ptr error;
   {
-    const py::gil_scoped_release unlocked;
+    const WithoutLock unlocked;
     error = work.exception();
   }
   return error ? exception_of(error) : py::none();

@@ -16,6 +16,7 @@ import os
 import signal
 import sys
 import tempfile
+import threading
 
 import torch
 import torch.distributed as td
@@ -131,6 +132,18 @@ def graph_is_left():
     return {"loss": ddp(torch.ones(2, 8)).sum(), "ddp": ddp}
 
 
+def a_thread_waits():
+    def listen():  # for what the other rank wants next
+        try:
+            dist.recv(torch.ones(3), 1 - int(os.environ["RANK"]))
+        except RuntimeError:
+            pass
+
+    threading.Thread(target=listen, daemon=True).start()
+    dist.all_reduce(torch.ones(1))
+    return {}
+
+
 def pytorchs():
     td.init_process_group("gradwire", init_method=f"file://{os.environ['MEET']}td", rank=int(os.environ["RANK"]),
                           world_size=SIZE)
@@ -142,7 +155,7 @@ def pytorchs():
 
 WAYS = [never_destroyed, destroyed_before, destroyed_after, destroyed_by_a_later_handler, group_first, cycle, held_by_cpp,
         exits, raises, futures_of_collectives, nobody_answers, exchange_under_way,
-        graph_is_left, pytorchs]
+        graph_is_left, a_thread_waits, pytorchs]
 
 
 def keep_busy():

@@ -165,6 +165,36 @@ for attempt in range(3):
 print("well", flush=True)
 """
 
+# One rank lives on, and meets another process each time, in a store that only the two know.
+OTHER_PARTNERS = FORKS + """
+from datetime import timedelta
+
+def meet(life, rank):
+    store = td.FileStore(os.environ["MEET"] + str(life), -1)
+    td.init_process_group("gradwire", store=store, rank=rank, world_size=2, timeout=timedelta(seconds=60))
+    assert sum_of_ranks() == 11
+    td.destroy_process_group()
+
+partners = []
+for life in range(3):
+    go, went = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.read(go, 1)
+        try:
+            meet(life, 1)
+            os._exit(0)
+        except BaseException as error:
+            print(f"life {life}: {type(error).__name__}: {error}", flush=True)
+            os._exit(1)
+    partners.append((went, pid))
+for life, (go, pid) in enumerate(partners):
+    os.write(go, b"x")
+    meet(life, 0)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+print("well", flush=True)
+"""
+
 SUBGROUPS = FORKS + """
 def groups_in_groups(rank, size, attempt):
     init(rank, size)
@@ -189,6 +219,12 @@ def test_ranks_that_are_started_anew_meet_again_in_the_store_of_their_agent(run_
 
 def test_ranks_of_agents_that_count_their_restarts_differently_meet(run_script):
     (process,) = run_script(UNEVEN_RESTARTS, 1)
+    output, _ = process.communicate(timeout=GUARD)
+    assert process.returncode == 0 and output == "well\n", output
+
+
+def test_a_rank_that_lives_on_meets_other_processes_in_other_stores(run_script):
+    (process,) = run_script(OTHER_PARTNERS, 1)
     output, _ = process.communicate(timeout=GUARD)
     assert process.returncode == 0 and output == "well\n", output
 

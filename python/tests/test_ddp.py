@@ -27,7 +27,7 @@ from gradwire.distributed.algorithms.ddp_comm_hooks import DDPCommHookType, regi
 from gradwire.distributed.algorithms.ddp_comm_hooks import default_hooks, optimizer_overlap_hooks, powerSGD_hook
 from gradwire.distributed.algorithms.join import Join
 from gradwire.nn.parallel import DistributedDataParallel, MixedPrecision
-from gradwire.nn.parallel.distributed import _moved
+from gradwire.nn.parallel._nested import moved_to
 
 SIZE = 2
 BUILD = pathlib.Path(os.environ.get("GRADWIRE_BUILD", pathlib.Path(__file__).resolve().parents[2] / "build"))
@@ -237,14 +237,14 @@ def test_inputs_in_containers_are_cast_and_stay_what_they_are(ranks, make, get):
         assert get(given).dtype == torch.float32 and get(ddp.module.seen).dtype == torch.bfloat16
         assert type(ddp.module.seen) is type(given)
         plain = type(given)() if isinstance(given, (Attributes, collections.OrderedDict)) else Inputs("no tensor")
-        assert _moved(plain, torch.Tensor.double) is plain, "forward() may write to it for its caller"
+        assert moved_to(plain, torch.Tensor.double) is plain, "forward() may write to it for its caller"
 
     ranks.all_well(SIZE, body)
 
 
 def test_the_batch_sizes_of_a_packed_sequence_stay_on_the_cpu():
     packed = nn.utils.rnn.pack_padded_sequence(torch.ones(3, 2, 4), torch.tensor([1, 3]), enforce_sorted=False)
-    moved = _moved(packed, lambda tensor: tensor.to("meta"))
+    moved = moved_to(packed, lambda tensor: tensor.to("meta"))
     assert type(moved) is type(packed) and moved.batch_sizes is packed.batch_sizes
     assert {moved.data.device.type, moved.sorted_indices.device.type, moved.unsorted_indices.device.type} == {"meta"}
 

@@ -1,6 +1,7 @@
 # SPDX-FileCopyrightText: The gradwire authors
 # SPDX-License-Identifier: Apache-2.0
 """Groups, works, stores and reductions, in Python classes and out of them."""
+import collections
 import copy
 import gc
 import math
@@ -8,6 +9,7 @@ import os
 import pickle
 import re
 import socket
+import sys
 import threading
 import warnings
 import weakref
@@ -584,7 +586,7 @@ def test_a_store_in_python_is_asked_for_several_keys_at_once():
 def test_a_store_in_python_need_not_have_append():
     class Contended(DictStore):
         def compare_set(self, key, expected, desired):
-            if self.rivals:
+            if self.rivals and not key.endswith("/append"):
                 self.data[key] = self.data.get(key, b"") + self.rivals.pop()
             return super().compare_set(key, expected, desired)
 
@@ -601,17 +603,17 @@ def test_a_store_in_python_need_not_have_append():
     class Few(dist.Store):
         """PyTorch's appends by compare_set() alone."""
 
-        data = b""
+        data = collections.defaultdict(bytes)
 
         def compare_set(self, key, expected, desired):
-            if self.data == expected:
-                self.data = desired
-            return self.data
+            if self.data[key] == expected:
+                self.data[key] = desired
+            return self.data[key]
 
     store = Few()
     for part in (b"po", b"tato"):
         store.append("key", part)
-    assert store.data == b"potato"
+    assert store.data["key"] == b"potato"
 
 
 def test_a_store_in_python_needs_only_the_methods_that_are_called():
@@ -1053,3 +1055,32 @@ def test_the_level_of_debugging_is_the_logs(capfd, monkeypatch):
                 dist.set_debug_level_from_env()
     finally:
         dist.set_debug_level(before)
+
+
+def test_equal_values_that_are_appended_at_once_all_count():
+    appended = 300
+
+    def append(store):
+        for _ in range(appended):
+            store.append("key", b"x")
+
+    store = DictStore()
+    threads = [threading.Thread(target=append, args=(handle,)) for handle in (store, store)]
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(before)
+    assert store.data["key"] == b"x" * 2 * appended
+
+
+def test_an_append_says_who_keeps_it_waiting():
+    store = DictStore()
+    store.set_timeout(timedelta(milliseconds=20))
+    store.set("key/append", "another client")
+    with pytest.raises(dist.TimeoutError, match="'key/append'"):
+        store.append("key", b"x")

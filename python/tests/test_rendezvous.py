@@ -9,6 +9,7 @@ import pytest
 import torch.distributed as td
 
 from gradwire import distributed as dist
+from gradwire._attempt import agree_on_attempt
 from ports import free_port
 
 MINUTE = timedelta(minutes=1)
@@ -133,3 +134,10 @@ def test_threads_may_share_a_server():
     assert second.get("key") == b"value"
     with pytest.raises(dist.StoreError):
         dist.TCPStore("127.0.0.1", first.port, 1, True, MINUTE)
+
+
+def test_a_rank_whose_rank_zero_does_not_answer_says_so(monkeypatch):
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "a job")
+    monkeypatch.setenv("GROUP_WORLD_SIZE", "2")
+    with pytest.raises(TimeoutError, match="init_process_group: rank 1 waited 0:00:00.020000 for rank 0"):
+        agree_on_attempt(td.HashStore(), 1, 2, timedelta(milliseconds=20))

@@ -25,7 +25,6 @@
 
 #include "gradwire/backend/registry.h"
 #include "gradwire/backend/shared/max_ranks.h"
-#include "gradwire/backend/shm/descriptor_limit_internal.h"
 #include "gradwire/backend/shm/descriptor_socket_internal.h"
 #include "gradwire/backend/shm/meeting_internal.h"
 #include "gradwire/base/error.h"
@@ -139,8 +138,7 @@ TEST(ShmRendezvous, TooFewDescriptorsAreAnErrorOnAllRanksThatStatesTheNeed) {
   const std::string store = folder.file("store");
   auto ranks = start_ranks(store, kSize, 40, [=](int rank) {
     const std::string text = expect_throw<ResourceError>([&] { join(store, rank, kSize); });
-    expect_contains(text,
-                    concat("rank 0 of 20 on this host needs ", shm::descriptors_needed(0, kSize), " descriptors"));
+    expect_contains(text, concat("rank 0 of 20 needs ", shm::descriptors_needed(0, kSize), " descriptors"));
     expect_contains(text, "40 descriptors open (ulimit -n); raise that limit to ");
   });
   expect_success(ranks);

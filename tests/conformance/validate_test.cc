@@ -48,8 +48,8 @@ TEST_F(Validate, GoodArgumentsPass) {
   EXPECT_NO_THROW(validate::scatter(channel_, {}, &memory_[0], 10, kType, 0));
   EXPECT_NO_THROW(validate::scatter(channel_, inputs(), &memory_[10], 10, kType, 1));
   EXPECT_NO_THROW(validate::reduce_scatter(channel_, inputs(), &memory_[20], 10, kType, kSum));
-  EXPECT_NO_THROW(validate::isend(channel_, nullptr, 0, 1));
-  EXPECT_NO_THROW(validate::irecv(channel_, &memory_[0], 4, kAnySource));
+  EXPECT_NO_THROW(validate::isend(channel_, nullptr, 0, 1, 0));
+  EXPECT_NO_THROW(validate::irecv(channel_, &memory_[0], 4, kAnySource, 0));
 }
 
 TEST_F(Validate, NothingToMoveNeedsNoMemory) {
@@ -66,9 +66,9 @@ TEST_F(Validate, RootsAndPeersOutsideTheWorldAreRefused) {
   for (const int rank : {-1, 3, 64}) {
     refused([&] { validate::broadcast(channel_, &memory_[0], 1, kType, rank); }, "root");
     refused([&] { validate::gather(channel_, &memory_[0], outputs(), 1, kType, rank); }, "root");
-    refused([&] { validate::isend(channel_, &memory_[0], 4, rank); }, "destination");
+    refused([&] { validate::isend(channel_, &memory_[0], 4, rank, 0); }, "destination");
   }
-  refused([&] { validate::irecv(channel_, &memory_[0], 4, 3); }, "source");
+  refused([&] { validate::irecv(channel_, &memory_[0], 4, 3, 0); }, "source");
 }
 
 TEST_F(Validate, NullWhereThereIsSomethingToMoveIsRefused) {
@@ -93,7 +93,7 @@ TEST_F(Validate, SizesThatNoMemoryHasAreRefused) {
   refused([&] { validate::all_reduce(channel_, &memory_[0], most + 1, kType, kSum); }, "count");
   // Three ranks' worth must fit.
   refused([&] { validate::all_gather(channel_, &memory_[0], outputs(), most / 2, kType); }, "count");
-  refused([&] { validate::isend(channel_, &memory_[0], validate::kMaxBytes + 1, 0); }, "message");
+  refused([&] { validate::isend(channel_, &memory_[0], validate::kMaxBytes + 1, 0, 0); }, "message");
   refused([&] { validate::allocate(channel_, validate::kMaxBytes + 1); }, "bytes");
 }
 
@@ -150,7 +150,7 @@ TEST_F(Validate, UnknownDtypesAndOpsAreRefused) {
 }
 
 TEST_F(Validate, TheGenericChannelKeepsTheUpperTagsToItself) {
-  refused([&] { channel_.isend(&memory_[0], 4, 0, GenericChannel::kFirstInternalTag); }, "reserved");
+  refused([&] { channel_.isend(&memory_[0], 4, 0, kFirstReservedTag); }, "reserved");
   refused([&] { channel_.irecv(&memory_[0], 4, 0, 0xffff'ffffU); }, "reserved");
 }
 

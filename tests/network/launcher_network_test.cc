@@ -112,6 +112,29 @@ TEST_F(LauncherNetworkTest, AShellStartsTheHosts) {
   EXPECT_TRUE(contains(none.err, "no such host: host-c")) << none.err;
 }
 
+// It serves a store of its own, and its --rendezvous leads to that of the other job.
+TEST_F(LauncherNetworkTest, ASecondJobThatBeginsOnAnotherHostIsRefusedAndHarmsNobody) {
+  const Words until_told = {"/bin/sh", "-c",
+                            concat(STORE_RANK_PROGRAM, "; while [ ! -e ", scratch("end"), " ]; do sleep 0.05; done")};
+  auto first = node("0", 0, {"--job-id", "mine"}, until_told);
+  auto second = node("1", 1, {"--job-id", "mine"}, until_told);
+  first.wait_for("sum 10", 2);
+  const Result other = launch("other",
+                              {"-n", "1", "--nnodes", "3", "--node-rank", "0", "--job-id", "other", "--rendezvous",
+                               hosts_->address(0) + ":29400", kSum[0]},
+                              hosts_->enter(1))
+                           .finish();
+  EXPECT_EQ(other.exit_code, kHostsFailedExit);
+  EXPECT_TRUE(
+      contains(other.err, "another job's store answers there; --rendezvous must name an address of node 0's own"))
+      << other.err;
+  std::ofstream(scratch("end")) << "now";
+  for (BackgroundProgram* each : {&first, &second}) {
+    const Result result = each->finish();
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+  }
+}
+
 TEST_F(LauncherNetworkTest, AHostThatVanishesIsNamedWithItsRanks) {
   heartbeat_ = "3";
   auto first = node("0", 0, {}, kWait);

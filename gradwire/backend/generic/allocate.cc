@@ -31,7 +31,9 @@ Allocation GenericChannel::allocate(std::size_t bytes, const CallOptions& option
     share(&mine, refused.data(), 1, options.deadline);
   });
   for (std::size_t r = 0; r < refused.size(); ++r) {
-    if (refused[r] != std::byte{0}) throw ResourceError(concat("rank ", r, " was refused ", bytes, " bytes"));
+    if (refused[r] != std::byte{0})
+      throw ResourceError(concat("allocate on rank ", rank(), " of ", size(), ": rank ", r, " was refused ", bytes,
+                                 " bytes; ask for fewer, or free memory on that rank's host"));
   }
   return allocation;
 }

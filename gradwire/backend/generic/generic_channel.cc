@@ -23,13 +23,7 @@ namespace gradwire {
 namespace {
 
 // Collectives of one channel are in order and so are messages of one pair and tag: one tag serves them all.
-constexpr std::uint32_t kCollectiveTag = GenericChannel::kFirstInternalTag;
-
-void require_user_tag(const char* operation, int rank, std::uint32_t tag) {
-  if (tag < GenericChannel::kFirstInternalTag) return;
-  throw InvalidArgument(concat(operation, " on rank ", rank, ": tag ", tag, " is reserved; use a tag below ",
-                               GenericChannel::kFirstInternalTag));
-}
+constexpr std::uint32_t kCollectiveTag = kFirstReservedTag;
 
 constexpr std::string_view kAborted = " aborted its channel: ";
 
@@ -73,15 +67,13 @@ GenericChannel::GenericChannel(int size) {
 
 std::shared_ptr<Request> GenericChannel::isend(const void* data, std::size_t bytes, int destination,
                                                std::uint32_t tag) {
-  validate::isend(*this, data, bytes, destination);
-  require_user_tag("isend", rank(), tag);
+  validate::isend(*this, data, bytes, destination, tag);
   check();
   return start_send(data, bytes, destination, tag);
 }
 
 std::shared_ptr<Request> GenericChannel::irecv(void* data, std::size_t bytes, int source, std::uint32_t tag) {
-  validate::irecv(*this, data, bytes, source);
-  require_user_tag("irecv", rank(), tag);
+  validate::irecv(*this, data, bytes, source, tag);
   check();
   return start_receive(data, bytes, source, tag);
 }

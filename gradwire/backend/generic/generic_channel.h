@@ -38,8 +38,6 @@ class Exchange;
 
 class GenericChannel : public Channel {
  public:
-  // Tags from here on belong to the collectives: isend() and irecv() refuse them with InvalidArgument.
-  static constexpr std::uint32_t kFirstInternalTag = 0x8000'0000U;
   // Bytes that all ranks together may send along with a call's fingerprints.
   static constexpr std::size_t kAtOnceBytes = std::size_t{16} << 10;
   // Bytes that each of two ranks may send along, where both want the other's: no other way sends fewer.

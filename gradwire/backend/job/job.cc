@@ -8,6 +8,7 @@
 #include "gradwire/backend/job/hosts_internal.h"
 #include "gradwire/backend/job/meet_internal.h"
 #include "gradwire/backend/registry.h"
+#include "gradwire/backend/rendezvous_internal.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/log.h"
 #include "gradwire/base/nearest.h"
@@ -71,10 +72,11 @@ Job::Job(const JobOptions& options) : parts_(std::make_unique<Parts>()) {
   const std::shared_ptr<Store> meeting = p.meeting.membership->store();
   p.store = std::make_shared<PrefixStore>("user", meeting);
   const auto hosts = std::make_shared<PrefixStore>("hosts", meeting);
-  p.backend_name =
-      choose(options.backend, *hosts, p.meeting.place.rank, p.meeting.place.world_size, deadline.remaining());
   BackendOptions made;
   made.store = std::make_shared<PrefixStore>("backend", meeting);
+  rendezvous::claim_backend({hosts, made.store}, "Job", p.meeting.place.rank, options.backend);
+  p.backend_name =
+      choose(options.backend, *hosts, p.meeting.place.rank, p.meeting.place.world_size, deadline.remaining());
   made.rank = p.meeting.place.rank;
   made.size = p.meeting.place.world_size;
   made.timeout = deadline.remaining();

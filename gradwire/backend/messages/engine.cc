@@ -49,6 +49,7 @@ class Engine::Ticket final : public Request {
     if (!message_->done.load(std::memory_order_acquire)) engine_->cancel(*message_);
   }
   Status wait(Deadline deadline) override {
+    engine_->owner_.require_current("this request");
     if (is_over()) {
       engine_->waited_.store(true, std::memory_order_relaxed);
     } else {
@@ -61,11 +62,8 @@ class Engine::Ticket final : public Request {
   bool done_by(Deadline deadline) override { return is_over() || engine_->done_by(*message_, deadline); }
 
  private:
-  // Without the engine's lock: a message that is over stays as it is.
-  bool is_over() const {
-    engine_->owner_.require_current("this request");
-    return message_->done.load(std::memory_order_acquire);
-  }
+  // Without the engine's lock: a message that is over stays as it is. In a forked child a wait throws at once.
+  bool is_over() const { return !engine_->owner_.is_current() || message_->done.load(std::memory_order_acquire); }
 
   const std::shared_ptr<Engine> engine_;
   const MessagePtr message_;

@@ -214,14 +214,14 @@ void SharedChannel::abort(std::string_view reason) noexcept {
 // --- point to point ------------------------------------------------------------------------------------------------
 
 std::shared_ptr<Request> SharedChannel::isend(const void* data, std::size_t bytes, int destination, std::uint32_t tag) {
-  validate::isend(*this, data, bytes, destination);
+  validate::isend(*this, data, bytes, destination, tag);
   world_->owner().require_current("this group");
   check();
   return point_to_point_->isend(id_, data, bytes, destination, tag);
 }
 
 std::shared_ptr<Request> SharedChannel::irecv(void* data, std::size_t bytes, int source, std::uint32_t tag) {
-  validate::irecv(*this, data, bytes, source);
+  validate::irecv(*this, data, bytes, source, tag);
   world_->owner().require_current("this group");
   check();
   return point_to_point_->irecv(id_, data, bytes, source, tag);

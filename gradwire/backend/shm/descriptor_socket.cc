@@ -15,8 +15,8 @@
 #include <cstring>
 
 #include "gradwire/backend/backend.h"
+#include "gradwire/backend/descriptor_limit_internal.h"
 #include "gradwire/backend/shared/max_ranks.h"
-#include "gradwire/backend/shm/descriptor_limit_internal.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
 
@@ -38,7 +38,7 @@ socklen_t fill_address(sockaddr_un& address, const std::string& name) {
   const int error = errno;
   throw ResourceError(
       concat(what, ": ", std::strerror(error),
-             error == EMFILE || error == ETOOMANYREFS ? concat("; ", describe_descriptor_limit()) : ""));
+             error == EMFILE || error == ETOOMANYREFS ? concat("; ", internal::describe_descriptor_limit()) : ""));
 }
 
 UniqueFd make_socket() {
@@ -183,7 +183,7 @@ Received receive_packet(int socket, Packet& packet, Milliseconds wait) {
   packet.fds = take_descriptors(message);
   if ((message.msg_flags & MSG_CTRUNC) != 0) {
     packet.fds.clear();  // some without the others are of no use
-    packet.lost = concat("no room for the descriptors that another rank sent; ", describe_descriptor_limit());
+    packet.lost = concat("no room for the descriptors that another rank sent; ", internal::describe_descriptor_limit());
   }
   if ((message.msg_flags & MSG_TRUNC) != 0) return Received::closed;
   packet.bytes.assign(buffer.data(), static_cast<std::size_t>(got));

@@ -17,6 +17,14 @@
 
 namespace gradwire::shm {
 
+std::size_t descriptors_needed(int rank, int size) noexcept {
+  const auto ranks = static_cast<std::size_t>(size);
+  // A pidfd of every rank, the memory, what the store opens for a moment; and a socket to rank 0, which itself has one
+  // to every other rank and the one that it listens on.
+  constexpr std::size_t kBeside = 3;
+  return ranks + kBeside + (rank == 0 ? ranks : 1);
+}
+
 std::string failure_packet(const std::string& record) {
   // A packet has a size that the other side can take.
   constexpr std::size_t kLongest = 4096;

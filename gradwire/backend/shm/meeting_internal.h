@@ -86,6 +86,9 @@ bool from_bytes(const std::string& bytes, T& value) {
   return true;
 }
 
+// How many descriptors the rendezvous of `size` ranks opens in the process of `rank`, at the most.
+std::size_t descriptors_needed(int rank, int size) noexcept;
+
 std::string failure_packet(const std::string& record);
 // Throws the failure that `bytes` tell of; does nothing for another packet.
 void throw_if_failure(const std::string& bytes);

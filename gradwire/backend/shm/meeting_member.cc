@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "gradwire/backend/descriptor_limit_internal.h"
 #include "gradwire/backend/rendezvous_internal.h"
-#include "gradwire/backend/shm/descriptor_limit_internal.h"
 #include "gradwire/backend/shm/meeting_internal.h"
 #include "gradwire/backend/shm/memory_file_internal.h"
 #include "gradwire/base/error.h"
@@ -29,7 +29,7 @@ class Member {
 
   Members meet() {
     try {
-      require_descriptors(options_.rank, options_.size, descriptors_needed(options_.rank, options_.size));
+      internal::require_descriptors(options_.rank, options_.size, descriptors_needed(options_.rank, options_.size));
       connect();
       say_hello();
       Packet packet;

@@ -7,9 +7,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "gradwire/backend/descriptor_limit_internal.h"
 #include "gradwire/backend/rendezvous_internal.h"
 #include "gradwire/backend/shared/shared_backend_internal.h"
-#include "gradwire/backend/shm/descriptor_limit_internal.h"
 #include "gradwire/backend/shm/meeting_internal.h"
 #include "gradwire/backend/shm/memory_file_internal.h"
 #include "gradwire/base/error.h"
@@ -29,7 +29,7 @@ class Root {
   Members gather() {
     UniqueFd listener;
     try {
-      require_descriptors(0, options_.size, descriptors_needed(0, options_.size));
+      internal::require_descriptors(0, options_.size, descriptors_needed(0, options_.size));
       members_.peers[0] = {open_own_pidfd(), ::getpid()};
       processors_ = make_hello(0).processors;
       RootAddress address = address_here();

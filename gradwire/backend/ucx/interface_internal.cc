@@ -18,6 +18,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/base/os_handles.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/store/forwarding_store.h"
 #include "gradwire/store/name_lookup_internal.h"
 #include "gradwire/store/prefix_store.h"
 #include "gradwire/store/tcp_store.h"
@@ -71,11 +72,23 @@ std::optional<std::string> interface_towards(const asio::ip::address& address,
   return std::nullopt;  // loopback: no other host is reached through it
 }
 
+// The store that all calls of `store` come to: elastic jobs wrap theirs, and parts of a store have prefixes.
+const Store& innermost(const Store& store) {
+  const Store* inner = &store;
+  for (;;) {
+    if (const auto* const prefixed = dynamic_cast<const PrefixStore*>(inner)) {
+      inner = prefixed->underlying().get();
+    } else if (const auto* const forwarding = dynamic_cast<const ForwardingStore*>(inner)) {
+      inner = forwarding->underlying().get();
+    } else {
+      return *inner;
+    }
+  }
+}
+
 std::optional<std::string> interface_towards_store(Store& store, const std::vector<LocalAddress>& locals,
                                                    Deadline deadline) {
-  Store* inner = &store;
-  while (const auto* const prefixed = dynamic_cast<const PrefixStore*>(inner)) inner = prefixed->underlying().get();
-  const auto* const server = dynamic_cast<const TcpStore*>(inner);
+  const auto* const server = dynamic_cast<const TcpStore*>(&innermost(store));
   if (server == nullptr) return std::nullopt;
   asio::error_code error;
   for (const asio::ip::address& address : store_internal::look_up(server->host(), deadline, error)) {

@@ -16,6 +16,7 @@
 #include <memory>
 #include <set>
 
+#include "gradwire/backend/ucx/contexts_internal.h"
 #include "gradwire/base/environment.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/log.h"
@@ -139,10 +140,13 @@ Context::Context(const std::string& interface) {
   params.features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
   params.name = "gradwire";
   require_ok(ucp_init(&params, config.get(), &context_), "ucp_init");
+  note_context();
 }
 
 Context::~Context() {
-  if (owner_.is_current()) ucp_cleanup(context_);
+  if (!owner_.is_current()) return;
+  ucp_cleanup(context_);
+  forget_context();
 }
 
 Worker::Worker(const std::string& interface) : context_(interface) {

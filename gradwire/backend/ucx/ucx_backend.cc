@@ -3,9 +3,11 @@
 // The only file of this folder that is part of libgradwire_core.so.
 #include "gradwire/backend/ucx/ucx_backend.h"
 
+#include <pthread.h>
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <cstdlib>
 #include <deque>
 #include <string>
@@ -13,6 +15,7 @@
 #include <vector>
 
 #include "gradwire/backend/plugin_internal.h"
+#include "gradwire/backend/ucx/contexts_internal.h"
 #include "gradwire/base/error.h"
 
 namespace gradwire {
@@ -67,6 +70,13 @@ class HandsOff {
   char** ours_ = nullptr;
 };
 
+std::atomic<int> contexts{0};
+std::atomic<bool> has_inherited{false};
+
+constexpr const char* kForked =
+    "backend ucx: this process was forked while its parent had a group over UCX, which UCX does not survive; fork "
+    "before the parent makes the group or after it has let it go, start a new program, or use another backend";
+
 const plugin::Entry& load_once() {
   static const plugin::Entry& entry = []() -> const plugin::Entry& {
     const HandsOff hands_off;
@@ -77,11 +87,31 @@ const plugin::Entry& load_once() {
 
 }  // namespace
 
-std::unique_ptr<Backend> make_ucx_backend(const BackendOptions& options) { return load_once().make(options); }
+namespace ucx {
+
+void note_context() {
+  static const int registered = ::pthread_atfork(nullptr, nullptr, [] {
+    if (contexts.exchange(0) > 0) has_inherited = true;
+  });
+  static_cast<void>(registered);
+  ++contexts;
+}
+
+void forget_context() noexcept { --contexts; }
+
+bool has_inherited_contexts() noexcept { return has_inherited; }
+
+}  // namespace ucx
+
+std::unique_ptr<Backend> make_ucx_backend(const BackendOptions& options) {
+  if (ucx::has_inherited_contexts()) throw UnsupportedError(kForked);
+  return load_once().make(options);
+}
 
 bool ucx_is_built() noexcept { return plugin::is_built(kUcxPlugin); }
 
 std::optional<std::string> why_no_ucx() {
+  if (ucx::has_inherited_contexts()) return kForked;
   try {
     load_once();
     return std::nullopt;

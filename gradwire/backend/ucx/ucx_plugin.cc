@@ -15,6 +15,7 @@
 #include <thread>
 #include <utility>
 
+#include "gradwire/backend/descriptor_limit_internal.h"
 #include "gradwire/backend/messages/group_channel_internal.h"
 #include "gradwire/backend/plugin_internal.h"
 #include "gradwire/backend/rendezvous_internal.h"
@@ -29,6 +30,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/base/host_identity.h"
 #include "gradwire/base/interrupt.h"
+#include "gradwire/base/process.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/base/trace.h"
 #include "gradwire/store/handshake_internal.h"
@@ -222,12 +224,21 @@ std::shared_ptr<messages::Group> make_group(const BackendOptions& options, std::
   return group;
 }
 
+// UCX ends the process where the machine refuses it a descriptor or a thread while it starts.
+void require_room(const BackendOptions& options, std::size_t partners) {
+  constexpr std::size_t kOfUcx = 16;  // epoll, pipes, timers, the socket that listens, and what it opens for a moment
+  constexpr std::size_t kOfPartner = 3;  // a connection from each side, and one that may be tried again
+  internal::require_descriptors(options.rank, options.size, kOfUcx + kOfPartner * partners);
+  Thread("gradwire-ucx", [] {}).join();
+}
+
 std::unique_ptr<Backend> make(const BackendOptions& options) {
   trace::point("rendezvous.begin", options.rank);
   const Deadline deadline = Deadline::after(options.timeout);
   const std::string secret = secret_from_environment([](const char* name) { return environment(name); });
   const long silence = environment_integer("GRADWIRE_HEARTBEAT_MS", 100, 3'600'000).value_or(kSilence);
   const std::vector<int> partners = partners_of(options.rank, options.size);
+  require_room(options, partners.size());
   const int here = count_ranks_on(host_identity(), options, partners, deadline);
   auto worker = std::make_unique<Worker>(interface_for(options, here == options.size, deadline));
   const std::string sealed =
@@ -245,6 +256,9 @@ std::unique_ptr<Backend> make(const BackendOptions& options) {
     backend = std::make_unique<messages::GroupBackend>(make_group(options, std::move(wire), spins), kCapabilities);
     const bool is_full_mesh = options.size <= kFullMeshRanks;
     if (!is_full_mesh) learn_the_rest(backend->channel(), connected, sealed, secret, deadline);
+    // A rank that was refused, as one whose number another one has, is no partner of this one. Before the barrier,
+    // after which the store may end with another rank.
+    rendezvous::throw_if_failed(*options.store);
     backend->channel().barrier({deadline, {}});
     if (is_full_mesh) connected.close_door();  // else ranks connect later, too
     return backend;

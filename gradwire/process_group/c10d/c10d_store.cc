@@ -11,6 +11,7 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -93,7 +94,7 @@ class StoreForC10d final : public c10d::Store {
 #endif
   void wait(const std::vector<std::string>& keys) override { wait(keys, timeout_); }
   void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds& timeout) override {
-    as_c10d([&] { wait_checking(keys, timeout); });
+    as_c10d([&] { wait_checking(keys, limit_of(timeout)); });
   }
   void append(const std::string& key, const Bytes& value) override {
     as_c10d([&] { store_->append(key, to_text(value)); });
@@ -120,7 +121,7 @@ class StoreForC10d final : public c10d::Store {
   // Without `block` an empty queue is an error at once.
   Bytes queuePop(const std::string& key, bool block) override {
     return as_c10d([&] {
-      wait_checking(std::span(&key, 1), block ? timeout_ : std::chrono::milliseconds(0));
+      wait_checking(std::span(&key, 1), block ? limit_of(timeout_) : Milliseconds(0));
       return to_bytes(store_->queue_pop(key));
     });
   }
@@ -131,7 +132,11 @@ class StoreForC10d final : public c10d::Store {
  private:
   // get() waits as long as the store underneath does; where this object's timeout is another, it waits here first.
   void await(std::span<const std::string> keys) {
-    if (check_ || timeout_ != store_->timeout()) wait_checking(keys, timeout_);
+    if (check_ || limit_of(timeout_) != store_->timeout()) wait_checking(keys, limit_of(timeout_));
+  }
+  // A timeout of ours: c10d takes zero for a wait without end.
+  static Milliseconds limit_of(std::chrono::milliseconds timeout) {
+    return timeout == c10d::Store::kNoTimeout ? Milliseconds::max() : timeout;
   }
   void wait_checking(std::span<const std::string> keys, std::chrono::milliseconds timeout) {
     constexpr Milliseconds kSlice{100};
@@ -213,20 +218,13 @@ class StoreOfC10d final : public Store {
   void wait(std::span<const std::string> keys, Milliseconds timeout) override {
     require_timeout("wait", timeout);
     if (keys.empty()) return;
-    const std::vector<std::string> all(keys.begin(), keys.end());
-    // c10d takes a timeout of zero for one without end.
-    if (timeout.count() == 0 && check(keys)) return;
-    const Milliseconds span = std::max(timeout, Milliseconds{1});
-    try {
-      from_c10d_call("wait", [&] { store_->wait(all, span); });
-    } catch (const TimeoutError&) {
-      std::vector<std::string> missing;
-      for (const std::string& key : keys) {
-        if (!check({&key, 1})) missing.push_back(key);
-      }
-      throw TimeoutError(
-          concat("c10d store: the keys ", join(missing, ", "), " were not there after ", timeout.count(), " ms"));
+    if (timeout <= kMoment ? come_within(keys, timeout) : come_to_c10d(keys, timeout)) return;
+    std::vector<std::string> missing;
+    for (const std::string& key : keys) {
+      if (!check({&key, 1})) missing.push_back(key);
     }
+    throw TimeoutError(
+        concat("c10d store: the keys ", join(missing, ", "), " were not there after ", timeout.count(), " ms"));
   }
   bool check(std::span<const std::string> keys) override {
     return from_c10d_call("check", [&] { return store_->check({keys.begin(), keys.end()}); });
@@ -286,6 +284,28 @@ class StoreOfC10d final : public Store {
   }
 
  private:
+  // libtorch's TCPStore prints two lines for each wait that ends without the keys, and a rank that looks after the
+  // others meanwhile waits for no longer than this at a time.
+  static constexpr Milliseconds kMoment{500};
+  static constexpr Milliseconds kLongestPause{20};
+
+  bool come_within(std::span<const std::string> keys, Milliseconds timeout) {
+    const Deadline deadline = Deadline::after(timeout);
+    for (Milliseconds pause{1};; pause = std::min(2 * pause, kLongestPause)) {
+      if (check(keys)) return true;
+      if (deadline.expired()) return false;
+      std::this_thread::sleep_for(std::min(pause, deadline.remaining()));
+    }
+  }
+  bool come_to_c10d(std::span<const std::string> keys, Milliseconds timeout) {
+    try {
+      from_c10d_call("wait", [&] { store_->wait({keys.begin(), keys.end()}, timeout); });
+      return true;
+    } catch (const TimeoutError&) {
+      return false;
+    }
+  }
+
   c10::intrusive_ptr<c10d::Store> store_;
   std::atomic<Milliseconds> timeout_;
 };

@@ -19,18 +19,11 @@ std::exception_ptr for_c10d(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
   } catch (const TimeoutError& late) {
-    return std::make_exception_ptr(TimeoutError(concat("gradwire: Timed out in ", late.what()), late.peers()));
+    const std::string what = late.what();
+    const char* const before = what.starts_with("rank") ? ": " : " in ";  // of a group within a group: who is late
+    return std::make_exception_ptr(TimeoutError(concat("gradwire: Timed out", before, what), late.peers()));
   } catch (...) {
     return error;
-  }
-}
-
-// The future of `work`, or null where it has none.
-Future future_of(Work& work) {
-  try {
-    return work.future();
-  } catch (const UnsupportedError&) {
-    return {};
   }
 }
 
@@ -49,7 +42,7 @@ void WorkForC10d::follow(std::shared_ptr<gradwire::Work> work) {
     asks_ = true;
     return;
   }
-  const Future before = future_of(*work_);
+  const Future before = future_or_null(*work_);
   if (!before) {
     asks_ = true;
     return;

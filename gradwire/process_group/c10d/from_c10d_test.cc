@@ -9,6 +9,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
+#include <barrier>
 #include <fstream>
 #include <iterator>
 #include <span>
@@ -249,17 +251,8 @@ TEST_F(Gloo, DroppedMessagesLeaveNoThreads) {
   });
 }
 
-// The check of a thread that was interrupted once and for all.
-class Interrupted {
- public:
-  Interrupted() : before_(set_interrupt_check(+[]() noexcept { return true; })) {}
-  ~Interrupted() { set_interrupt_check(before_); }
-  Interrupted(const Interrupted&) = delete;
-  Interrupted& operator=(const Interrupted&) = delete;
-
- private:
-  const InterruptCheck before_;
-};
+// Of a thread that was interrupted once and for all.
+bool is_interrupted() noexcept { return true; }
 
 // Rank 0 runs `body`, whose calls rank 1 does not answer.
 template <class Body>
@@ -281,7 +274,7 @@ TEST_F(Gloo, AnInterruptedShutdownEndsTheCallsUnderWay) {
     const auto collective = group.all_reduce({sum});
     const auto message = group.recv({received}, 1, 0);
     {
-      const Interrupted interrupted;
+      const InterruptCheckScope interrupted(is_interrupted);
       EXPECT_THROW(group.shutdown(), AbortedError);
     }
     EXPECT_THROW(collective->wait(), AbortedError);
@@ -295,7 +288,7 @@ TEST_F(Gloo, ACallThatIsInterruptedEndsTheGroup) {
     at::Tensor ahead = at::ones({1});
     const auto queued = group.all_reduce({ahead});
     {
-      const Interrupted interrupted;
+      const InterruptCheckScope interrupted(is_interrupted);
       AllReduceOptions now;
       now.async = false;
       at::Tensor sum = at::ones({1});
@@ -371,6 +364,54 @@ TEST(FromC10d, AGroupOfSeveralBackendsTellsTheErrorOfTheOneForDevices) {
   add(c10::DeviceType::CPU, Kind::GLOO, c10d::ErrorType::COMM_ERROR);
   add(c10::DeviceType::CUDA, Kind::NCCL, c10d::ErrorType::TIMEOUT);
   EXPECT_EQ(whole.getError(), c10d::ErrorType::TIMEOUT);
+}
+
+// Receives at once, and counts the waits for a message after its first.
+class ReceivingBackend final : public c10d::Backend {
+ public:
+  ReceivingBackend() : c10d::Backend(0, 2) {}
+  const std::string getBackendName() const override { return "receiving"; }
+  WorkPtr recv(std::vector<at::Tensor>&, int, int) override { return c10::make_intrusive<Received>(second_waits); }
+  std::atomic<int> second_waits{0};
+
+ private:
+  class Received final : public c10d::Work {
+   public:
+    explicit Received(std::atomic<int>& second_waits) : second_waits_(second_waits) {}
+    bool wait(std::chrono::milliseconds) override {
+      if (waits_.fetch_add(1) > 0) ++second_waits_;
+      return true;
+    }
+    Future getFuture() override { throw std::runtime_error("no future"); }
+
+   private:
+    std::atomic<int>& second_waits_;
+    std::atomic<int> waits_{0};
+  };
+};
+
+// Gloo's second wait for a message lasts until the timeout, and then the group is at its end.
+TEST(FromC10d, ThreadsThatWaitForOneMessageWaitOnceForTheEngine) {
+  constexpr int kMessages = 20'000;
+  const auto engine = c10::make_intrusive<ReceivingBackend>();
+  const auto group = from_c10d(c10::intrusive_ptr<c10d::Backend>(engine));
+  std::shared_ptr<Work> message;
+  std::barrier<> meet(2);
+  std::thread other([&] {
+    for (int i = 0; i < kMessages; ++i) {
+      meet.arrive_and_wait();
+      message->wait();
+      meet.arrive_and_wait();
+    }
+  });
+  for (int i = 0; i < kMessages; ++i) {
+    message = group->recv({at::zeros({1})}, 1);
+    meet.arrive_and_wait();
+    message->wait();
+    meet.arrive_and_wait();
+  }
+  other.join();
+  EXPECT_EQ(engine->second_waits, 0);
 }
 
 TEST(FromC10d, AUsersGroupNeedsOnlyWhatIsCalled) {

@@ -40,7 +40,7 @@ class GlooMeeting {
 
   BackendPtr connect() {
     try {
-      rendezvous::claim_rank(*store_, rank_, size_);
+      rendezvous::claim_rank(*store_, "gloo", rank_, size_);
       await_all("here");
       Milliseconds patience = kFirstTry;
       for (int number = 0;; ++number, patience *= 2) {
@@ -118,7 +118,11 @@ class GlooMeeting {
       engine = make_gloo(engine_store, rank_, size_, std::min(patience, limit));
       if (store_->add(prefix + "/connected", 1) == size_) store_->compare_set(outcome, "", "connected");
     } catch (...) {
-      const auto error = error_from_c10d(concat(what(), ": connecting"), std::current_exception(), false);
+      const auto error =
+          error_from_c10d(concat(what(),
+                                 ": connecting, by the addresses that the hosts have under their names unless "
+                                 "GLOO_SOCKET_IFNAME names an interface"),
+                          std::current_exception(), false);
       check();
       if (!ends_the_group(error) || deadline_.expired()) std::rethrow_exception(error);
       store_->compare_set(outcome, "", "failed");

@@ -11,7 +11,7 @@
 
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/process.h"
-#include "gradwire/process_group/c10d/c10d_call_internal.h"
+#include "gradwire/process_group/c10d/c10d_messages_internal.h"
 #include "gradwire/process_group/c10d/end_record_internal.h"
 #include "gradwire/process_group/c10d/engine_traits_internal.h"
 #include "gradwire/process_group/c10d/from_c10d.h"

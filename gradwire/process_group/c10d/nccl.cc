@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// The one file that includes headers of CUDA and NCCL. Compiled where libtorch has CUDA; not run by the project's
-// tests, which have no GPU.
+// The one file that includes headers of CUDA and NCCL. Compiled where libtorch has CUDA, and run by `make gpu-check`
+// alone: the project's other tests need no GPU.
 #ifndef USE_C10D_NCCL
 #define USE_C10D_NCCL
 #endif

@@ -24,7 +24,10 @@ namespace gradwire {
 //     of output tensors; that of all_gather and gather of several inputs holds a list of lists.
 //   - Reductions: all reductions and dtypes of gradwire, AVG and PREMUL_SUM included. all_reduce also takes sparse COO
 //     tensors, with SUM only; that call has ended when it returns.
-//   - Lists: each tensor of a list is a message of its own. (Engines for several devices a rank reduce over the list.)
+//   - Several tensors in one call: broadcast, allreduce (also of sparse tensors) and allgather take them for the parts
+//   that
+//     this rank has of one message, as engines for several devices a rank do. In other calls each tensor of a list is a
+//     message of its own.
 //   - split and merge make groups with the backend of `group`, in the store that they are given. They throw
 //     UnsupportedError unless `group` has one of make_process_group()'s backends.
 //   - abort() ends the group on this rank and tells the other ranks; shutdown() waits for the calls under way.

@@ -312,8 +312,12 @@ std::shared_ptr<Work> HybridGroup::run(AllToAllSingleCall& given) {
 
 template <>
 std::shared_ptr<Work> HybridGroup::run(BarrierCall& given) {
-  return ordered("barrier", given.options, Outputs::list({}),
-                 [](Call& call) { call.everyone().barrier(call.options<BarrierOptions>())->wait(); });
+  // Over the groups that reductions take, so that ranks that call different things meet there and are told.
+  return ordered("barrier", given.options, Outputs::list({}), [this](Call& call) {
+    call.local().barrier(call.options<BarrierOptions>())->wait();
+    if (is_leader()) call.cross().barrier(call.options<BarrierOptions>())->wait();
+    call.local().barrier(call.options<BarrierOptions>())->wait();
+  });
 }
 
 void HybridGroup::do_monitored_barrier(Milliseconds timeout, bool wait_all) {

@@ -14,6 +14,7 @@
 #include <sstream>
 #include <utility>
 
+#include "gradwire/base/call_name.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/process.h"
@@ -23,6 +24,7 @@
 #include "gradwire/process_group/hybrid/hybrid_call_internal.h"
 #include "gradwire/process_group/ordered_calls_internal.h"
 #include "gradwire/process_group/outer_ranks_internal.h"
+#include "gradwire/process_group/shut_down_internal.h"
 #include "gradwire/process_group/translated_work_internal.h"
 #include "gradwire/process_group/validate_internal.h"
 
@@ -287,6 +289,8 @@ void HybridGroup::fail(const std::exception_ptr& error, const std::string& reaso
 
 std::exception_ptr HybridGroup::in_own_ranks(const std::exception_ptr& error, const Call& call) const {
   if (const auto end = end_by_others(error, rank())) return end;
+  // What this rank told the others, which one of them tells this rank again.
+  if (culprits_in(message_of(error))) return std::make_exception_ptr(PeerError(readable(message_of(error)), {}));
   return call.members() == nullptr ? error : internal::in_outer_ranks(error, *call.members());
 }
 
@@ -312,6 +316,7 @@ std::shared_ptr<Work> HybridGroup::ordered(const char* operation, const Collecti
     // What the steps do to tensors is no part of anybody's graph.
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     Call call(*this, deadline, tag);
+    const PartsOfCall steps;
     try {
       body(call);
     } catch (const InvalidArgument&) {
@@ -348,11 +353,11 @@ void HybridGroup::abort(const std::string& reason) {
 void HybridGroup::shutdown() {
   if (!state_->owner.is_current()) return;
   const bool interrupted = calls_->finish([this] { abort(internal::kInterrupted); });
-  if (groups_.cross != nullptr) groups_.cross->shutdown();
-  groups_.everyone->shutdown();
-  groups_.local->shutdown();
+  const std::shared_ptr<ProcessGroup> parts[] = {groups_.cross, groups_.everyone, groups_.local};
+  const std::exception_ptr error = internal::shut_down_all(parts);
   state_->duplicates.release(*this);
   if (interrupted) internal::throw_interrupted_shutdown(*this);
+  if (error != nullptr) std::rethrow_exception(error);
 }
 
 bool HybridGroup::is_open() const { return gradwire::is_open(*groups_.everyone); }

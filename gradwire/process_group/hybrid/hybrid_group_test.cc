@@ -19,6 +19,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/process_group/c10d/gloo_internal.h"
 #include "gradwire/process_group/call_group.h"
+#include "gradwire/process_group/closable.h"
 #include "gradwire/process_group/hybrid/make_hybrid_internal.h"
 #include "gradwire/process_group/init.h"
 #include "gradwire/process_group/parked_threads_internal.h"
@@ -445,11 +446,78 @@ TEST(HybridGroups, ACallThatIsRefusedToAllRanksEndsNothing) {
     const auto everyone = std::make_shared<Refusing>(flat->dup());
     const auto hybrid = HybridGroup::make(everyone, flat->split(rank / 2));
     everyone->refuse_next();
-    EXPECT_THROW(hybrid->barrier()->wait(), ResourceError);
+    EXPECT_THROW(hybrid->all_to_all_single(at::zeros({4}), at::ones({4}))->wait(), ResourceError);
     const at::Tensor tensor = at::ones({10});
     hybrid->all_reduce({tensor})->wait();
     EXPECT_SAME(tensor, at::full({10}, 4.0));
     hybrid->barrier()->wait();
+  });
+}
+
+// Two hosts of two ranks, of which the last rank alone brings another number of elements.
+TEST(HybridGroups, ADisagreementNamesTheCallOfTheWholeAndItsRanks) {
+  run_ranks("threads", 4, [](int rank, const std::shared_ptr<Store>& store) {
+    const auto flat = make_process_group("threads", store, rank, 4, kLong);
+    const auto hybrid = HybridGroup::make(flat->dup(), flat->split(rank / 2));
+    hybrid->set_group_name("whole");
+    hybrid->barrier()->wait();
+    try {
+      hybrid->all_reduce({at::ones({rank == 3 ? 5 : 6})})->wait();
+      ADD_FAILURE() << "ranks disagree";
+    } catch (const MismatchError& error) {
+      const std::string text = error.what();
+      EXPECT_GE(rank, 2) << text;
+      EXPECT_NE(text.find("among the ranks 2, 3, numbered from 0: "), std::string::npos) << text;
+      EXPECT_NE(text.find("all_reduce (call 2 of group whole"), std::string::npos) << text;
+    } catch (const PeerError& error) {
+      EXPECT_LT(rank, 2) << error.what();
+    }
+    flat->barrier()->wait();
+  });
+}
+
+// A barrier takes the groups that reductions take.
+TEST(HybridGroups, ABarrierBesideAReductionIsADisagreement) {
+  run_ranks("threads", 2, [](int rank, const std::shared_ptr<Store>& store) {
+    const auto flat = make_process_group("threads", store, rank, 2, kLong);
+    const auto hybrid = HybridGroup::make(flat->dup(), flat->split(rank));
+    const auto work = rank == 0 ? hybrid->barrier() : hybrid->all_reduce({at::ones({6})});
+    EXPECT_THROW(work->wait(), MismatchError);
+    flat->barrier()->wait();
+  });
+}
+
+// Ends like one whose calls were interrupted: with an error, but it ends.
+class FailsAtShutdown final : public CallGroup {
+ public:
+  explicit FailsAtShutdown(std::shared_ptr<ProcessGroup> inner)
+      : CallGroup(inner->rank(), inner->size()), inner_(std::move(inner)) {}
+  void shutdown() override {
+    inner_->shutdown();
+    throw AbortedError("interrupted");
+  }
+
+ protected:
+  std::string get_backend_name() const override { return inner_->name(); }
+  std::shared_ptr<Work> do_call(GroupCall& call) override { return call_on(*inner_, call, timeout()); }
+  std::shared_ptr<ProcessGroup> do_split(int color, int key, const std::optional<std::string>& desc) override {
+    return inner_->split(color, key, desc);
+  }
+
+ private:
+  const std::shared_ptr<ProcessGroup> inner_;
+};
+
+TEST(HybridGroups, EveryPartIsShutDownWhateverBecameOfTheOthers) {
+  run_ranks("threads", 2, [](int rank, const std::shared_ptr<Store>& store) {
+    const auto flat = make_process_group("threads", store, rank, 2, kLong);
+    const auto everyone = flat->dup();
+    const auto local = flat->split(rank);
+    const auto hybrid = HybridGroup::make(std::make_shared<FailsAtShutdown>(everyone), local);
+    EXPECT_THROW(hybrid->shutdown(), AbortedError);
+    EXPECT_FALSE(is_open(*everyone));
+    EXPECT_FALSE(is_open(*local));
+    flat->barrier()->wait();
   });
 }
 

@@ -47,18 +47,30 @@ from gradwire.distributed._collectives import (
     send,
     supports_complex,
 )
-from gradwire.distributed._groups import (
+from gradwire.distributed._backends import (
     Backend,
+    backend_names,
+    get_default_backend_for_device,
+    is_backend_available,
+    is_gloo_available,
+    is_mpi_available,
+    is_nccl_available,
+    is_ucc_available,
+    is_xccl_available,
+)
+from gradwire.distributed._debug_level import (
     DebugLevel,
+    get_debug_level,
+    set_debug_level,
+    set_debug_level_from_env,
+)
+from gradwire.distributed._groups import (
     GroupMember,
     _get_default_group as _get_default_group,
     _get_default_store as _get_default_store,
-    backend_names,
     default_pg_timeout,
     destroy_process_group,
     get_backend,
-    get_debug_level,
-    get_default_backend_for_device,
     get_global_rank,
     get_group_rank,
     get_node_local_rank,
@@ -69,19 +81,11 @@ from gradwire.distributed._groups import (
     group,
     init_process_group,
     is_available,
-    is_backend_available,
-    is_gloo_available,
     is_initialized,
-    is_mpi_available,
-    is_nccl_available,
     is_torchelastic_launched,
-    is_ucc_available,
-    is_xccl_available,
     new_group,
     new_subgroups,
     new_subgroups_by_enumeration,
-    set_debug_level,
-    set_debug_level_from_env,
     split_group,
 )
 from gradwire.distributed._objects import (

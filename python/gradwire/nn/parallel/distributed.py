@@ -4,15 +4,12 @@
 from __future__ import annotations
 
 import contextlib
-import copy
-import dataclasses
 import operator
-from typing import Any, Callable, Iterator, NoReturn, cast
+from typing import Any, Iterator, NoReturn, cast
 
 import torch
 from torch import Tensor
 from torch.nn import Module
-from torch.nn.utils.rnn import PackedSequence
 
 from gradwire import _C, _end
 from gradwire._C import CommHook, ProcessGroup
@@ -20,6 +17,7 @@ from gradwire._errors import InvalidArgument, UnsupportedError
 from gradwire.distributed._groups import _resolve
 from gradwire.distributed.algorithms.ddp_comm_hooks._native import GivenHook, native_hook
 from gradwire.distributed.algorithms.join import Join, Joinable, JoinHook
+from gradwire.nn.parallel._nested import moved_to, tensors_in
 
 __all__ = ["DistributedDataParallel"]
 
@@ -28,65 +26,6 @@ _LOGGED_AS_TEXT = {
     "backend_name", "module_name", "comm_hook", "ignored_parameters", "dtypes", "bucket_sizes", "rebuilt_bucket_sizes",
     "rebuilt_per_bucket_param_names", "bucket_order", "prev_iteration_grad_ready_order", "unused_parameters", "error",
 }
-
-
-def _tensors_in(value: Any, found: list[Tensor]) -> list[Tensor]:
-    """The tensors in what forward() returned: in lists, tuples, dicts and dataclasses, nested."""
-    if isinstance(value, Tensor):
-        found.append(value)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            _tensors_in(item, found)
-    elif isinstance(value, dict):
-        for item in value.values():
-            _tensors_in(item, found)
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
-        for field in dataclasses.fields(value):
-            _tensors_in(getattr(value, field.name, None), found)
-    return found
-
-
-def _moved(value: Any, move: Callable[[Tensor], Tensor]) -> Any:
-    """`value` with move(tensor) for every tensor in it; what is no container of tensors stays as it is."""
-    if isinstance(value, Tensor):
-        return move(value)
-    if isinstance(value, PackedSequence):  # whose batch sizes are numbers on the CPU
-        indices = (_moved(value.sorted_indices, move), _moved(value.unsorted_indices, move))
-        return PackedSequence(_moved(value.data, move), value.batch_sizes, *indices)
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(_moved(item, move) for item in value))
-    if isinstance(value, (list, tuple)):
-        return type(value)(_moved(item, move) for item in value)
-    if isinstance(value, dict):
-        return _moved_dict(value, move)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return _moved_dataclass(value, move)
-    return value
-
-
-def _moved_dataclass(value: Any, move: Callable[[Tensor], Tensor]) -> Any:
-    """`value` itself where nothing in it moved: forward() may write to it for its caller."""
-    fields = [field.name for field in dataclasses.fields(value) if hasattr(value, field.name)]
-    moved = {name: _moved(getattr(value, name), move) for name in fields}
-    if all(moved[name] is getattr(value, name) for name in fields):
-        return value
-    copied = copy.copy(value)
-    for name, item in moved.items():
-        object.__setattr__(copied, name, item)  # also of a frozen one
-    return copied
-
-
-def _moved_dict(value: dict[Any, Any], move: Callable[[Tensor], Tensor]) -> dict[Any, Any]:
-    """The same for a dict of any class; its constructor may take other arguments than dict's."""
-    moved = {key: _moved(item, move) for key, item in value.items()}
-    if all(item is value[key] for key, item in moved.items()):
-        return value
-    copied = copy.copy(value)
-    if getattr(value, "__dict__", None) is value:  # its items are its attributes
-        copied.__dict__ = copied
-    for key, item in moved.items():
-        copied[key] = item
-    return copied
 
 
 def _refuse(**unsupported: bool) -> None:
@@ -351,10 +290,10 @@ class DistributedDataParallel(Module, Joinable):
         self._core.before_forward(self.training)
         try:
             if self._core.moves_inputs():
-                inputs = _moved(inputs, self._core.to_device)
-                kwargs = _moved(kwargs, self._core.to_device)
+                inputs = moved_to(inputs, self._core.to_device)
+                kwargs = moved_to(kwargs, self._core.to_device)
             output = self.module(*inputs, **kwargs)
-            self._core.after_forward(_tensors_in(output, []))
+            self._core.after_forward(tensors_in(output, []))
         except BaseException:
             self._core.abandon_forward()
             raise

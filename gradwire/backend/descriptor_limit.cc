@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-#include "gradwire/backend/shm/descriptor_limit_internal.h"
+#include "gradwire/backend/descriptor_limit_internal.h"
 
 #include <sys/resource.h>
 
@@ -11,7 +11,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
 
-namespace gradwire::shm {
+namespace gradwire::internal {
 namespace {
 
 rlim_t limit() noexcept {
@@ -21,20 +21,12 @@ rlim_t limit() noexcept {
 
 }  // namespace
 
-std::size_t descriptors_needed(int rank, int size) noexcept {
-  const auto ranks = static_cast<std::size_t>(size);
-  // A pidfd of every rank, the memory, what the store opens for a moment; and a socket to rank 0, which itself has one
-  // to every other rank and the one that it listens on.
-  constexpr std::size_t kBeside = 3;
-  return ranks + kBeside + (rank == 0 ? ranks : 1);
-}
-
 void require_descriptors(int rank, int size, std::size_t needed) {
   std::error_code failed;
   const auto open = std::distance(std::filesystem::directory_iterator("/proc/self/fd", failed), {});
   const rlim_t allowed = limit();
   if (failed || allowed == RLIM_INFINITY || static_cast<rlim_t>(open) + needed <= allowed) return;
-  throw ResourceError(concat("rendezvous failed: rank ", rank, " of ", size, " on this host needs ", needed,
+  throw ResourceError(concat("rendezvous failed: rank ", rank, " of ", size, " needs ", needed,
                              " descriptors more than the ", open, " that its process has open, and ",
                              describe_descriptor_limit(), " to ", static_cast<rlim_t>(open) + needed, " or more"));
 }
@@ -43,4 +35,4 @@ std::string describe_descriptor_limit() {
   return concat("this process may have ", limit(), " descriptors open (ulimit -n); raise that limit");
 }
 
-}  // namespace gradwire::shm
+}  // namespace gradwire::internal
