@@ -35,10 +35,10 @@ class LookPause {
   Milliseconds pause_{15};
 };
 
-// The same for what the user calls the backend, before anybody knows which one that means. Each meets in its own way, and
-// would wait for the others. The name is claimed in the first of `places`. Throws MismatchError where another rank, or a group that met there before, has named another
-// one, and announces that in every one of `places`, where ranks of that backend may wait. `what`: who asks, for the
-// error: "Job".
+// The same for what the user calls the backend, before anybody knows which one that means. Each meets in its own way,
+// and would wait for the others. The name is claimed in the first of `places`. Throws MismatchError where another rank,
+// or a group that met there before, has named another one, and announces that in every one of `places`, where ranks of
+// that backend may wait. `what`: who asks, for the error: "Job".
 void claim_backend(const std::vector<std::shared_ptr<Store>>& places, std::string_view what, int rank,
                    const std::string& backend);
 

@@ -100,6 +100,8 @@ class BackendGroup final : public CallGroup, public Closable, public DeviceStage
   const std::shared_ptr<CompletionWatcher> watcher_;
   mutable Mutex mutex_;
   std::shared_ptr<Channel> channel_ GRADWIRE_GUARDED_BY(mutex_);  // null after shutdown()
+  // After shutdown(): receives that a thread still waits for hold it, and abort() ends them.
+  std::weak_ptr<Channel> ended_channel_ GRADWIRE_GUARDED_BY(mutex_);
   std::shared_ptr<Store> store_ GRADWIRE_GUARDED_BY(mutex_);
   std::uint64_t dups_ GRADWIRE_GUARDED_BY(mutex_) = 0;
   std::uint64_t splits_ GRADWIRE_GUARDED_BY(mutex_) = 0;

@@ -142,7 +142,7 @@ void BackendGroup::abort(const std::string& reason) {
   std::shared_ptr<Channel> channel;
   {
     MutexLock lock(mutex_);
-    channel = channel_;
+    channel = channel_ != nullptr ? channel_ : ended_channel_.lock();
   }
   if (channel != nullptr) channel->abort(reason);
   duplicates_.abort_all(reason);
@@ -158,6 +158,7 @@ void BackendGroup::shutdown() {
   std::shared_ptr<Channel> channel;
   std::shared_ptr<Store> store;
   MutexLock lock(mutex_);
+  if (channel_ != nullptr) ended_channel_ = channel_;
   channel.swap(channel_);
   store.swap(store_);
   lock.unlock();  // what goes here may take its time

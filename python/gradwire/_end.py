@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import atexit
 import os
+import threading
+import time
 import weakref
 from typing import Any
 
@@ -22,7 +24,17 @@ def ends_before_groups(user: Any) -> None:
 def _at_exit() -> None:
     for user in list(_users):
         user._end()
+    if _C.end_groups():
+        _let_threads_end()
     _C.end_of_interpreter()
+
+
+def _let_threads_end() -> None:
+    """Threads whose calls have ended drop what those have made, which C++ destroys without the interpreter's lock."""
+    limit = time.monotonic() + 0.2
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not isinstance(thread, threading._DummyThread):
+            thread.join(max(limit - time.monotonic(), 0))
 
 
 # A child that a fork made has none of its parent's threads; what it makes itself ends with it.

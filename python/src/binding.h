@@ -26,8 +26,17 @@ namespace gradwire::python {
 
 namespace py = pybind11;
 
-// While it exists, this thread does not hold the interpreter's lock, which it takes again at the end. The end of the
-// interpreter gives such threads time to come back (end.cc).
+// While it exists, this thread is within C++ and may have to wait for the interpreter's lock: the end of the
+// interpreter gives it the time (end.cc). It begins and ends with the lock held.
+class WithinCpp {
+ public:
+  WithinCpp() noexcept;
+  ~WithinCpp();
+  WithinCpp(const WithinCpp&) = delete;
+  WithinCpp& operator=(const WithinCpp&) = delete;
+};
+
+// While it exists, this thread does not hold the interpreter's lock, which it takes again at the end.
 class WithoutLock {
  public:
   WithoutLock() = default;
@@ -35,11 +44,7 @@ class WithoutLock {
   WithoutLock& operator=(const WithoutLock&) = delete;
 
  private:
-  struct Away {
-    Away() noexcept;
-    ~Away();
-  };
-  const Away away_;  // ends last, when the thread has the lock
+  const WithinCpp within_;
   const py::gil_scoped_release released_;
 };
 

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
 // The end of the interpreter. A thread that wants the interpreter's lock while Python ends is ended where it waits, and
-// the process with it (std::terminate). So the threads of groups end before: end_of_interpreter() runs in an atexit
-// handler, when other threads still get the lock.
+// the process with it (std::terminate). So the threads of groups end before: end_groups() and end_of_interpreter() run
+// in an atexit handler (gradwire/_end.py), when other threads still get the lock.
 #include <pthread.h>
 #include <pybind11/trampoline_self_life_support.h>
 
@@ -49,6 +49,10 @@ void for_each(const Groups& groups, const Call& call) {
   }
 }
 
+void abort_all(const Groups& groups) {
+  for_each(groups, [](ProcessGroup& group) { group.abort("the Python interpreter of this rank ended"); });
+}
+
 // Aborts groups, unless it is told within its time that they have ended.
 class Impatience {
  public:
@@ -69,7 +73,7 @@ class Impatience {
       while (!ended_ && std::chrono::steady_clock::now() < limit) changed_.wait_until(lock, limit);
       if (ended_) return;
     }
-    for_each(groups, [](ProcessGroup& group) { group.abort("the Python interpreter of this rank ended"); });
+    abort_all(groups);
   }
 
   Mutex mutex_;
@@ -78,33 +82,41 @@ class Impatience {
   Thread thread_;  // goes first: joined while the rest is there
 };
 
-// Threads of the program's that are in calls without the lock, which they take when they come back.
-struct AwayThreads {
+// Threads within C++ that want the lock sooner or later. One that comes for it while Python ends is ended there, in the
+// midst of C++, and the process with it.
+struct ThreadsWithin {
   std::atomic<int> count{0};
   std::atomic<bool> is_awaited{false};
   Mutex mutex;
   ConditionVariable changed;
 };
 
-AwayThreads& away_threads() {
-  static AwayThreads* const threads = [] {
+ThreadsWithin& threads_within() {
+  static ThreadsWithin* const threads = [] {
     // A forked child has none of them.
-    ::pthread_atfork(nullptr, nullptr, [] { away_threads().count = 0; });
-    return std::make_unique<AwayThreads>().release();  // threads may outlive static variables
+    ::pthread_atfork(nullptr, nullptr, [] { threads_within().count = 0; });
+    return std::make_unique<ThreadsWithin>().release();  // threads may outlive static variables
   }();
   return *threads;
 }
 
-// Gives threads whose calls have ended with their groups the time to take the lock. This thread is one of the count.
-void await_threads() {
-  AwayThreads& threads = away_threads();
-  const auto limit = std::chrono::steady_clock::now() + kPatience;
+// With the lock held: waits for a while until no thread is within C++; none comes there without the lock. Returns
+// whether none is.
+bool await_threads() {
+  ThreadsWithin& threads = threads_within();
   threads.is_awaited = true;
-  MutexLock lock(threads.mutex);
-  while (threads.count > 1 && std::chrono::steady_clock::now() < limit) threads.changed.wait_until(lock, limit);
+  const auto limit = std::chrono::steady_clock::now() + kPatience;
+  while (threads.count > 0 && std::chrono::steady_clock::now() < limit) {
+    const WithoutLock unlocked;
+    MutexLock lock(threads.mutex);
+    if (threads.count > 1) threads.changed.wait_until(lock, limit);
+  }
+  return threads.count == 0;
 }
 
-void end_of_interpreter() {
+// Returns the groups that it has shut down.
+Groups shut_down_groups() {
+  const WithoutLock unlocked;
   Groups groups = internal::live_groups();
   std::erase_if(groups, [](const auto& group) { return is_pythons(*group); });
   {
@@ -116,7 +128,27 @@ void end_of_interpreter() {
     }
   }
   internal::join_parked_threads();
-  await_threads();
+  return groups;
+}
+
+// Returns whether threads of the program's were in calls.
+bool end_groups() {
+  Groups groups = shut_down_groups();
+  const bool had_threads = threads_within().count > 0;
+  if (!await_threads()) {
+    // A thread may wait for a message, which no shutdown brings.
+    {
+      const WithoutLock unlocked;
+      abort_all(groups);
+    }
+    await_threads();
+  }
+  const WithoutLock unlocked;
+  groups.clear();
+  return had_threads;
+}
+
+void end_of_interpreter() {
   set_interrupt_check(nullptr);
   ending_thread = std::this_thread::get_id();
   ending = true;
@@ -124,10 +156,10 @@ void end_of_interpreter() {
 
 }  // namespace
 
-WithoutLock::Away::Away() noexcept { ++away_threads().count; }
+WithinCpp::WithinCpp() noexcept { ++threads_within().count; }
 
-WithoutLock::Away::~Away() {
-  AwayThreads& threads = away_threads();
+WithinCpp::~WithinCpp() {
+  ThreadsWithin& threads = threads_within();
   --threads.count;
   if (!threads.is_awaited) return;
   MutexLock lock(threads.mutex);
@@ -147,8 +179,9 @@ void drop_unlocked(std::shared_ptr<void> object) {
 
 void bind_end(py::module_& module) {
   Py_AtExit([] { gone = true; });
-  module.def("end_of_interpreter", &end_of_interpreter, Unlocked(),
-             "Ends all groups, and the threads that may want the interpreter's lock.");
+  module.def("end_groups", &end_groups,
+             "Ends all groups, and the threads that may want the interpreter's lock. Whether threads were in calls.");
+  module.def("end_of_interpreter", &end_of_interpreter, "Nobody but this thread may take the lock from now on.");
 }
 
 }  // namespace gradwire::python

@@ -100,6 +100,7 @@ void rethrow_as_python(const std::exception_ptr& error) {
 
 void bind_errors(py::module_& module) {
   py::register_exception_translator([](std::exception_ptr error) {
+    const WithinCpp within;
     try {
       if (error) std::rethrow_exception(error);
     } catch (const Error& own) {
