@@ -89,7 +89,7 @@ check-format:  ## Fail when a C++ source is not formatted
 	@scripts/setup.sh lint
 	@scripts/format.sh --check
 
-lint:  ## Check all that no test shows, in a minute once built: format, layers, documents, the site, Python's types
+lint:  ## Check in a minute what no test shows: format, layers, documents, the site, Python's types
 	@scripts/setup.sh torch lint docs
 	@scripts/format.sh --check
 	@scripts/check_layers.py

@@ -36,13 +36,14 @@ std::string draw_secret() {
 struct Feed {
   UniqueFd reader;
   UniqueFd writer;
+  std::size_t secret_bytes = 0;  // that come first, with the end of the line
 };
 
 Feed feed(const std::string& secret) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) throw_errno("cannot make a pipe to a host");
-  Feed made{UniqueFd(ends[0]), UniqueFd(ends[1])};
   const std::string line = secret + "\n";
+  Feed made{UniqueFd(ends[0]), UniqueFd(ends[1]), line.size()};
   if (::write(ends[1], line.data(), line.size()) != static_cast<ssize_t>(line.size())) {
     throw_errno("cannot write to a host");
   }
@@ -61,10 +62,10 @@ std::vector<std::string> inherited_environment() {
   return environment;
 }
 
-// A launcher reads its secret first of all, so one whose secret is there still never ran.
+// A launcher reads its secret first of all, so one whose secret is there still never ran. ssh reads it in any case.
 bool has_run(const Feed& feed) {
   int unread = 0;
-  return ::ioctl(feed.reader.get(), FIONREAD, &unread) != 0 || unread == 0;
+  return ::ioctl(feed.reader.get(), FIONREAD, &unread) != 0 || static_cast<std::size_t>(unread) < feed.secret_bytes;
 }
 
 // The hosts whose commands ended well, and ran no launcher.

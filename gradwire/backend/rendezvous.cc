@@ -25,7 +25,8 @@ std::string process_key(int rank) { return concat("process/", rank); }
 // Every failure of a rendezvous says so once, however often it is passed on.
 std::string text_of(int rank, const std::exception& error) {
   const std::string text = error.what();
-  return text.starts_with("rendezvous") ? text : concat("rendezvous failed on rank ", rank, ": ", describe(error));
+  const bool says_so = text.starts_with("rendezvous") || text.find("rendezvous failed") != std::string::npos;
+  return says_so ? text : concat("rendezvous failed on rank ", rank, ": ", describe(error));
 }
 
 // "kind ranks|text", the ranks with commas.

@@ -16,9 +16,6 @@
 namespace gradwire::internal {
 namespace {
 
-// How often a rank that waits for the tape looks whether it should go on waiting.
-constexpr Milliseconds kTapeLook{50};
-
 std::size_t bytes_of(const TapeEntry& entry) { return entry.bytes.defined() ? entry.bytes.nbytes() : 0; }
 
 void copy_to(const Tensors& tensors, const at::Tensor& bytes) {
@@ -84,7 +81,7 @@ bool TapePlayer::wait_for_step(std::int64_t step, const std::function<bool()>& g
     if (newest_step_ >= step) return true;
     if (end_) return false;
     if (error_) std::rethrow_exception(error_);
-    changed_.wait_for(lock, kTapeLook);
+    changed_.wait_for(lock, kInterruptLook);
     lock.unlock();
     if (gives_up()) return false;
     throw_if_interrupted("following an elastic job");

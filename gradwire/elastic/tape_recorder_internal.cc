@@ -59,14 +59,22 @@ class RecordedCall final {
       for (const auto& [reader, slot] : slots_) reader->fill(*slot, bytes);
     } catch (const std::exception&) {
       // The call itself is well: a member does not end for want of memory for a newcomer.
-      const std::string error = describe(std::current_exception());
-      for (const auto& [reader, slot] : slots_) reader->give_up(concat("a member has no room for the tape: ", error));
+      give_up(std::current_exception());
     }
     copied_ = true;
     written_.clear();
   }
 
  private:
+  void give_up(const std::exception_ptr& error) noexcept {
+    try {
+      for (const auto& [reader, slot] : slots_)
+        reader->give_up(concat("a member has no room for the tape: ", describe(error)));
+    } catch (const std::exception&) {
+      // No memory for the words either: whoever reads the tape gives up by itself.
+    }
+  }
+
   Mutex mutex_;
   const std::shared_ptr<TapeMemory> memory_;
   bool copied_ GRADWIRE_GUARDED_BY(mutex_) = false;

@@ -88,9 +88,13 @@ std::shared_ptr<ProcessGroup> make_process_group(const std::string& backend, std
   const std::string asked = resolve_backend(backend);
   if (const GroupFactory factory = internal::user_backend(asked))
     return internal::make_user_group(asked, factory, std::move(store), rank, size, timeout);
-  // Where the ranks of any backend wait for the others at first.
+  if (asked == kNccl) internal::require_nccl();
+  if (asked != kAuto) internal::choose_backend(asked, device_id, /*one_host=*/false);
+  // Where the ranks of any backend wait for the others at first. After what this rank alone refuses: the program may
+  // try another backend then.
   const auto part = [&](const char* name) { return std::make_shared<PrefixStore>(name, store); };
-  rendezvous::claim_backend({store, part("backend"), part("rendezvous")}, "make_process_group", rank, asked);
+  rendezvous::claim_backend({store, part("backend"), part("rendezvous"), part("cpu"), part("cpu/backend")},
+                            "make_process_group", rank, asked);
   const bool on_cuda = device_id && device_id->is_cuda();
   std::vector<std::string> hosts;
   if (internal::crossing_of(asked) || (asked == kAuto && !on_cuda))

@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <numeric>
 #include <string>
 
 #include "gradwire/base/error.h"
@@ -10,15 +11,19 @@
 namespace gradwire::internal {
 namespace {
 
-// The text counts the members from 0.
+// The text counts the members from 0; empty where that is what they are called outside, too.
 std::string among(std::span<const int> members) {
-  return concat("among the ranks ", join(std::vector<int>(members.begin(), members.end())), ", numbered from 0: ");
+  const std::vector<int> outer(members.begin(), members.end());
+  std::vector<int> inner(outer.size());
+  std::iota(inner.begin(), inner.end(), 0);
+  if (inner == outer) return "";
+  return concat("among the ranks ", join(outer), " (called ", join(inner), " here): ");
 }
 
 template <class Kind>
 std::exception_ptr translated(const Kind& error, const std::vector<int>& ranks, std::span<const int> members) {
   return std::make_exception_ptr(
-      Kind(concat(name_ranks(ranks), " of the whole group; ", among(members), error.what()), ranks));
+      Kind(concat(name_ranks(ranks), " of the whole group: ", among(members), error.what()), ranks));
 }
 
 // A MismatchError names ranks in its text alone.

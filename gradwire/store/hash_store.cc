@@ -28,13 +28,21 @@ struct Shared {
 // Sleeps until the data may have changed. Throws TimeoutError that names `missing` when `deadline` has passed, and
 // AbortedError where this thread is interrupted.
 void wait_for_change(Shared& shared, MutexLock& lock, const char* operation, std::span<const std::string> missing,
-                     Deadline deadline, Milliseconds timeout) GRADWIRE_REQUIRES(shared.mutex) {
+                     Deadline deadline, Milliseconds timeout)
+    GRADWIRE_REQUIRES(shared.mutex) GRADWIRE_NO_THREAD_SAFETY_ANALYSIS {
   if (deadline.expired()) {
     throw TimeoutError(store_internal::missing_message("HashStore", operation, missing, timeout));
   }
+  if (interrupt_check() == nullptr) {
+    shared.changed.wait_until(lock, deadline.point());
+    return;
+  }
+  const auto until = deadline.earlier(Deadline::after(kInterruptLook)).point();
+  if (shared.changed.wait_until(lock, until) == std::cv_status::no_timeout) return;
+  // Handlers of signals may use this store.
+  lock.unlock();
   throw_if_interrupted("HashStore");
-  const bool looks = interrupt_check() != nullptr;
-  shared.changed.wait_until(lock, (looks ? deadline.earlier(Deadline::after(kInterruptLook)) : deadline).point());
+  lock.lock();
 }
 
 }  // namespace

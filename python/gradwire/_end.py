@@ -22,18 +22,21 @@ def ends_before_groups(user: Any) -> None:
 
 
 def _at_exit() -> None:
-    for user in list(_users):
-        user._end()
-    if _C.end_groups():
-        _let_threads_end()
-    _C.end_of_interpreter()
+    try:
+        for user in list(_users):
+            user._end()
+        if _C.end_groups():
+            _let_threads_end()
+    finally:
+        _C.end_of_interpreter()
 
 
 def _let_threads_end() -> None:
     """Threads whose calls have ended drop what those have made, which C++ destroys without the interpreter's lock."""
     limit = time.monotonic() + 0.2
     for thread in threading.enumerate():
-        if thread is not threading.current_thread() and not isinstance(thread, threading._DummyThread):
+        is_ours = thread is not threading.current_thread() and not isinstance(thread, threading._DummyThread)
+        if is_ours and thread.ident is not None:  # else it is being started
             thread.join(max(limit - time.monotonic(), 0))
 
 

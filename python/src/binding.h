@@ -3,9 +3,9 @@
 // What the sources of the extension module share.
 //
 // The interpreter's lock (GIL): every method that may wait releases it; what calls into Python takes it. Nothing here
-// holds it while it takes a lock of gradwire's or joins a thread. That includes the end of an object, which may join a
-// thread that wants the lock: classes are bound with EndsUnlocked, and groups that C++ may be the last to hold are
-// handed out by ending_unlocked().
+// holds it while it takes a lock of gradwire's (but that of end.cc, whose holders never want the GIL) or joins a
+// thread. That includes the end of an object, which may join a thread that wants the lock: classes are bound with
+// EndsUnlocked, and groups that C++ may be the last to hold are handed out by ending_unlocked().
 #pragma once
 
 #include <pybind11/chrono.h>

@@ -91,10 +91,13 @@ struct ThreadsWithin {
   ConditionVariable changed;
 };
 
+// How many objects WithinCpp of this thread there are.
+thread_local int within_here = 0;
+
 ThreadsWithin& threads_within() {
   static ThreadsWithin* const threads = [] {
-    // A forked child has none of them.
-    ::pthread_atfork(nullptr, nullptr, [] { threads_within().count = 0; });
+    // A forked child has none of them but the one that forks, which may be in a call that came back to Python.
+    ::pthread_atfork(nullptr, nullptr, [] { threads_within().count = within_here; });
     return std::make_unique<ThreadsWithin>().release();  // threads may outlive static variables
   }();
   return *threads;
@@ -133,8 +136,8 @@ Groups shut_down_groups() {
 
 // Returns whether threads of the program's were in calls.
 bool end_groups() {
-  Groups groups = shut_down_groups();
   const bool had_threads = threads_within().count > 0;
+  Groups groups = shut_down_groups();
   if (!await_threads()) {
     // A thread may wait for a message, which no shutdown brings.
     {
@@ -156,10 +159,14 @@ void end_of_interpreter() {
 
 }  // namespace
 
-WithinCpp::WithinCpp() noexcept { ++threads_within().count; }
+WithinCpp::WithinCpp() noexcept {
+  ++within_here;
+  ++threads_within().count;
+}
 
 WithinCpp::~WithinCpp() {
   ThreadsWithin& threads = threads_within();
+  --within_here;
   --threads.count;
   if (!threads.is_awaited) return;
   MutexLock lock(threads.mutex);

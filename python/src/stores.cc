@@ -213,6 +213,19 @@ class PyStore final : public Store, public py::trampoline_self_life_support {
    public:
     // Throws TimeoutError when another client holds the turn for longer than the store's timeout.
     Turn(PyStore& store, std::string key) : store_(store), key_(std::move(key)) {
+      try {
+        take();
+      } catch (...) {
+        give_back();  // Ctrl-C may come after the store has the word
+        throw;
+      }
+    }
+    ~Turn() { give_back(); }
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+
+   private:
+    void take() {
       const Deadline deadline = Deadline::after(store_.timeout());
       while (store_.compare_set(key_, "", word_) != word_) {
         if (deadline.expired()) {
@@ -223,17 +236,18 @@ class PyStore final : public Store, public py::trampoline_self_life_support {
         raise_signals();
       }
     }
-    ~Turn() {
-      try {
-        store_.compare_set(key_, word_, "");
-      } catch (const std::exception& error) {  // the others are told by their timeouts
-        log::warn(concat("append: the key ", store_internal::quote(key_), " stays held: ", error.what()));
+    void give_back() noexcept {
+      std::string error;
+      for (int attempt = 0; attempt < 2; ++attempt) {
+        try {
+          store_.compare_set(key_, word_, "");
+          return;
+        } catch (const std::exception& problem) {  // Ctrl-C, for example
+          error = problem.what();
+        }
       }
+      log::warn(concat("append: the key ", store_internal::quote(key_), " stays held: ", error));
     }
-    Turn(const Turn&) = delete;
-    Turn& operator=(const Turn&) = delete;
-
-   private:
     static std::string next_word() {
       static std::atomic<std::uint64_t> words{0};
       return concat(process_identity(), "/", words.fetch_add(1));
@@ -375,7 +389,7 @@ append, multi_get and multi_set are made of these where the class has none.)")
       .def("list_keys", &Store::list_keys, Unlocked(),
            "The keys in the order of their bytes; under a prefix those with the prefix, without it.")
       .def("append", &Store::append, py::arg("key"), py::arg("value"), Unlocked(),
-           "Appends to the value; atomic. A class without append() holds the key KEY/append meanwhile.")
+           "Appends to the value; atomic. For a class without append(), with the help of another key, KEY/append.")
       .def("multi_get", &multi_get, py::arg("keys"), "get() of several keys.")
       .def(
           "multi_set", [](Store& self, const Keys& keys, const Keys& values) { self.multi_set(keys, values); },

@@ -144,6 +144,18 @@ def a_thread_waits():
     return {}
 
 
+def a_thread_waits_for_a_sum():
+    def add():
+        try:
+            dist.all_reduce(torch.ones(1))
+        except RuntimeError:
+            pass
+
+    if os.environ["RANK"] == "0":
+        threading.Thread(target=add, daemon=True).start()
+    return {}
+
+
 def pytorchs():
     td.init_process_group("gradwire", init_method=f"file://{os.environ['MEET']}td", rank=int(os.environ["RANK"]),
                           world_size=SIZE)
@@ -155,7 +167,8 @@ def pytorchs():
 
 WAYS = [never_destroyed, destroyed_before, destroyed_after, destroyed_by_a_later_handler, group_first, cycle, held_by_cpp,
         exits, raises, futures_of_collectives, nobody_answers, exchange_under_way,
-        graph_is_left, a_thread_waits, pytorchs]
+        graph_is_left, a_thread_waits, a_thread_waits_for_a_sum,
+        pytorchs]
 
 
 def keep_busy():

@@ -8,6 +8,7 @@ import math
 import os
 import pickle
 import re
+import signal
 import socket
 import sys
 import threading
@@ -1084,3 +1085,17 @@ def test_an_append_says_who_keeps_it_waiting():
     store.set("key/append", "another client")
     with pytest.raises(dist.TimeoutError, match="'key/append'"):
         store.append("key", b"x")
+
+
+@pytest.mark.parametrize("kind", ["hash", "file", "tcp"])
+def test_a_handler_of_a_signal_may_use_the_store_that_its_thread_waits_for(kind, tmp_path):
+    store = {"hash": dist.HashStore, "file": lambda: dist.FileStore(str(tmp_path / "store"), 1),
+             "tcp": lambda: dist.TCPStore("127.0.0.1", 0, 1, is_master=True)}[kind]()
+    other = store.clone()
+    before = signal.signal(signal.SIGALRM, lambda *_: other.set("key", b"told"))
+    signal.setitimer(signal.ITIMER_REAL, 0.1)
+    try:
+        assert store.get("key") == b"told"
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

@@ -287,12 +287,16 @@ class StoreOfC10d final : public Store {
   // libtorch's TCPStore prints two lines for each wait that ends without the keys, and a rank that looks after the
   // others meanwhile waits for no longer than this at a time.
   static constexpr Milliseconds kMoment{500};
-  static constexpr Milliseconds kLongestPause{20};
+  static constexpr Milliseconds kLongestPause{50};
 
   bool come_within(std::span<const std::string> keys, Milliseconds timeout) {
     const Deadline deadline = Deadline::after(timeout);
+    if (check(keys)) return true;
+    // Keys that have come stay, mostly, so one key is asked for at a time: many ranks may wait for the keys of all.
+    std::size_t here = 0;
     for (Milliseconds pause{1};; pause = std::min(2 * pause, kLongestPause)) {
-      if (check(keys)) return true;
+      while (here < keys.size() && check(keys.subspan(here, 1))) ++here;
+      if (here == keys.size()) return true;
       if (deadline.expired()) return false;
       std::this_thread::sleep_for(std::min(pause, deadline.remaining()));
     }

@@ -18,6 +18,7 @@
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/interrupt.h"
+#include "gradwire/base/strings.h"
 #include "gradwire/process_group/c10d/c10d_store.h"
 #include "gradwire/process_group/c10d/gloo_internal.h"
 #include "gradwire/process_group/c10d/process_group_backend_internal.h"
@@ -182,20 +183,19 @@ TEST_F(FromC10dGloo, AGroupWithAStoreHasDuplicatesAndSplits) {
 TEST_F(FromC10dGloo, AGroupKeepsTheTimeLimitOfWhatItWraps) {
   run_ranks("gloo", 2, [](int rank, const std::shared_ptr<Store>& store) {
     EXPECT_EQ(from_c10d(pytorch_group(store, rank, 2))->timeout(), kLong);
-    const auto meet = [&](const char* place) {
-      store->add(place, 1);
-      while (store->add(place, 0) < 2) std::this_thread::yield();
-    };
     const auto short_store = std::make_shared<PrefixStore>("short", store);
-    meet("begun");  // the limit is that of the connections, too
-    const auto group = from_c10d(internal::make_gloo(store_to_c10d(short_store), rank, 2, Milliseconds(2000)));
+    const auto engine = internal::make_gloo(store_to_c10d(short_store), rank, 2, kLong);
+    engine->setTimeout(Milliseconds(2000));  // now that the ranks have connected
+    const auto group = from_c10d(engine);
     EXPECT_EQ(group->timeout(), Milliseconds(2000));
     if (rank == 0) {
       const auto begin = Deadline::Clock::now();
       EXPECT_THROW(group->all_reduce({at::ones({2})})->wait(), Error);
       EXPECT_LT(Deadline::Clock::now() - begin, kLong);
     }
-    meet("ended");
+    store->set(concat("ended/", rank), "");
+    const std::vector<std::string> ended = {"ended/0", "ended/1"};
+    store->wait(ended, kLong);
   });
 }
 
@@ -392,7 +392,7 @@ class ReceivingBackend final : public c10d::Backend {
 
 // Gloo's second wait for a message lasts until the timeout, and then the group is at its end.
 TEST(FromC10d, ThreadsThatWaitForOneMessageWaitOnceForTheEngine) {
-  constexpr int kMessages = 20'000;
+  constexpr int kMessages = 5000;
   const auto engine = c10::make_intrusive<ReceivingBackend>();
   const auto group = from_c10d(c10::intrusive_ptr<c10d::Backend>(engine));
   std::shared_ptr<Work> message;

@@ -25,9 +25,8 @@ namespace gradwire {
 //   - Reductions: all reductions and dtypes of gradwire, AVG and PREMUL_SUM included. all_reduce also takes sparse COO
 //     tensors, with SUM only; that call has ended when it returns.
 //   - Several tensors in one call: broadcast, allreduce (also of sparse tensors) and allgather take them for the parts
-//   that
-//     this rank has of one message, as engines for several devices a rank do. In other calls each tensor of a list is a
-//     message of its own.
+//     that this rank has of one message, as engines for several devices a rank do. In other calls each tensor of a list
+//     is a message of its own.
 //   - split and merge make groups with the backend of `group`, in the store that they are given. They throw
 //     UnsupportedError unless `group` has one of make_process_group()'s backends.
 //   - abort() ends the group on this rank and tells the other ranks; shutdown() waits for the calls under way.

@@ -39,7 +39,8 @@ class Rows:
         self._training = {event.thread for event in record.events if event.kind == STEP}
         # Two DistributedDataParallel have lanes of one number, with threads of their own.
         self.lanes = self._numbered({(event.lane, event.thread) for event in buckets if event.lane >= 0}, TRAINING + 1)
-        elsewhere = {event.thread for event in record.events if event.bucket is None} - self._training
+        calls = [event for event in record.events if event.bucket is None and event.kind in (CALL, WAIT)]
+        elsewhere = {event.thread for event in calls} - self._training
         self.others = self._numbered(elsewhere if self._training else set(), TRAINING + 1 + len(self.lanes))
 
     def of(self, event: Event) -> int:
