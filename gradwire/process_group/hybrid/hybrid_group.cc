@@ -290,7 +290,15 @@ void HybridGroup::fail(const std::exception_ptr& error, const std::string& reaso
 std::exception_ptr HybridGroup::in_own_ranks(const std::exception_ptr& error, const Call& call) const {
   if (const auto end = end_by_others(error, rank())) return end;
   // What this rank told the others, which one of them tells this rank again.
-  if (culprits_in(message_of(error))) return std::make_exception_ptr(PeerError(readable(message_of(error)), {}));
+  if (const std::string text = message_of(error); culprits_in(text)) {
+    try {
+      std::rethrow_exception(error);
+    } catch (const AbortedError&) {
+      return std::make_exception_ptr(AbortedError(readable(text)));
+    } catch (const std::exception&) {
+      return std::make_exception_ptr(PeerError(readable(text), {}));
+    }
+  }
   return call.members() == nullptr ? error : internal::in_outer_ranks(error, *call.members());
 }
 
