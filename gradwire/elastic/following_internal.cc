@@ -35,6 +35,7 @@ constexpr std::int64_t kHeadWords = 6;
 constexpr int kFirst = 0;
 // How often a member that has nothing to send looks whether the newcomer is gone.
 constexpr Milliseconds kLookForGone{1000};
+
 at::Tensor tensor_of(const Head& head) {
   const std::array<std::int64_t, kHeadWords> words{head.kind,      head.step,  head.group,
                                                    head.signature, head.bytes, head.members_step};

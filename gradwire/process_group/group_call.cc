@@ -3,6 +3,7 @@
 #include "gradwire/process_group/group_call.h"
 
 namespace gradwire {
+
 const char* name_of(const GroupCall& call) {
   return std::visit([](const auto& one) { return one.kName; }, call);
 }

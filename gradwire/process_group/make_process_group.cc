@@ -88,24 +88,24 @@ std::shared_ptr<ProcessGroup> make_process_group(const std::string& backend, std
   const std::string asked = resolve_backend(backend);
   if (const GroupFactory factory = internal::user_backend(asked))
     return internal::make_user_group(asked, factory, std::move(store), rank, size, timeout);
-  if (asked == kNccl) internal::require_nccl();
-  if (asked != kAuto) internal::choose_backend(asked, device_id, /*one_host=*/false);
-  // Where the ranks of any backend wait for the others at first. After what this rank alone refuses: the program may
-  // try another backend then.
+  // What this rank alone may refuse comes before anything in the store: the program may try another backend then.
+  internal::BackendChoice choice = internal::choose_backend(asked, device_id, /*one_host=*/false);
+  if (choice.name == kNccl) internal::require_nccl();
+  // Where the ranks of any backend wait for the others at first.
   const auto part = [&](const char* name) { return std::make_shared<PrefixStore>(name, store); };
   rendezvous::claim_backend({store, part("backend"), part("rendezvous"), part("cpu"), part("cpu/backend")},
                             "make_process_group", rank, asked);
-  const bool on_cuda = device_id && device_id->is_cuda();
   std::vector<std::string> hosts;
-  if (internal::crossing_of(asked) || (asked == kAuto && !on_cuda))
+  if (internal::crossing_of(choice.name)) {
     hosts = internal::exchange_hosts(*store, rank, size, timeout);
-  const bool one_host = !hosts.empty() && std::count(hosts.begin(), hosts.end(), hosts.front()) == size;
-  const auto [name, why] = internal::choose_backend(asked, device_id, one_host);
+    const bool one_host = std::count(hosts.begin(), hosts.end(), hosts.front()) == size;
+    choice = internal::choose_backend(asked, device_id, one_host);
+  }
+  const auto& [name, why] = choice;
   log::info(concat("rank ", rank, " of ", size, ": backend ", name, ", because ", why));
   if (name == kNccl) {
-    internal::require_nccl();
-    auto cpu = make_process_group(kAuto, std::make_shared<PrefixStore>("cpu", store), rank, size, timeout);
-    return internal::make_nccl_group(std::move(cpu), std::make_shared<PrefixStore>("nccl", store), device_id);
+    auto cpu = make_process_group(kAuto, part("cpu"), rank, size, timeout);
+    return internal::make_nccl_group(std::move(cpu), part("nccl"), device_id);
   }
   if (name == kGloo) return internal::make_gloo_group(std::move(store), rank, size, timeout);
   if (const auto crossing = internal::crossing_of(name))
