@@ -42,6 +42,10 @@ configure_file(cmake/gradwire-core.pc.in "${PROJECT_BINARY_DIR}/cmake/gradwire-c
 install(FILES "${PROJECT_BINARY_DIR}/cmake/gradwire-core.pc" DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig" COMPONENT dev)
 if(GRADWIRE_TORCH)
   gradwire_install(gradwire EXPORT gradwire-torch-targets LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT dev)
+  if(TARGET gradwire_cuda_kernels)  # of gradwire alone
+    gradwire_install(gradwire_cuda_kernels EXPORT gradwire-torch-targets
+      LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}" COMPONENT dev NAMELINK_SKIP)
+  endif()
   install(EXPORT gradwire-torch-targets NAMESPACE gradwire:: DESTINATION "${package_dir}" COMPONENT dev)
   install(FILES cmake/GradwireFindTorch.cmake DESTINATION "${package_dir}" COMPONENT dev)
 endif()

@@ -74,10 +74,6 @@ function(gradwire_library LAYER)
     add_library(gradwire::gradwire ALIAS ${target})
     target_link_libraries(${target} PUBLIC gradwire_core gradwire::torch PRIVATE ${libs})
     gradwire_remember_torch(${target})
-    if(GRADWIRE_CUDA_KERNELS_FOUND)
-      # The CUDA runtime that nvcc links is for the kernels alone: torch must never call that copy.
-      target_link_options(${target} PRIVATE "LINKER:--exclude-libs,libcudart_static.a:libcudadevrt.a")
-    endif()
   endif()
   set_target_properties(${target} PROPERTIES LINKER_LANGUAGE CXX)
   # A library calls its own functions, whatever the program defines.

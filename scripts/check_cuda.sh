@@ -75,6 +75,7 @@ compile() {
 build() {
     cmake -G Ninja -S . -B build-cuda -DGRADWIRE_TORCH_DIR="$SITE/torch" -DGRADWIRE_CUDA=ON -DGRADWIRE_TESTS=OFF -DGRADWIRE_PYTHON=OFF
     ninja -C build-cuda gradwire-run char_lm
+    scripts/check_thread_locals.py build-cuda/lib
     build-cuda/bin/gradwire-run -n 2 build-cuda/bin/char_lm --steps 5
 }
 

@@ -21,6 +21,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -39,6 +40,7 @@ STAGED_BYTES = 256 << 20
 LOSS_TOLERANCE = 0.02
 NOT_COMPARED = {"auto"}
 PYTHON_CHECK = ROOT / "tests" / "devices" / "python_check.py"
+ELASTIC_CHECK = ROOT / "tests" / "devices" / "elastic_check.py"
 
 
 class Failed(Exception):
@@ -121,21 +123,25 @@ class Check:
         """The command of device_check."""
         return [self.program("device_check")]
 
-    def python_check(self):
-        """The command of python_check.py, for the Python that the package was built for."""
+    def python_program(self, program):
+        """The command of a Python program, for the Python that the package was built for."""
         built = self.results.get("build", {}).get("found", {})
         if "without" in built:
             raise NotRun(built["without"])
         if not list((self.build / "python" / "gradwire").glob("_C*.so")):
             raise Failed("the Python package is not built; run the step build")
         path = os.pathsep.join([str(self.build / "python"), *filter(None, [os.environ.get("PYTHONPATH")])])
-        return ["env", f"PYTHONPATH={path}", built.get("Python", PYTHON), PYTHON_CHECK]
+        return ["env", f"PYTHONPATH={path}", built.get("Python", PYTHON), program]
 
-    def ranks(self, count, command, *arguments):
+    def python_check(self):
+        """The command of python_check.py."""
+        return self.python_program(PYTHON_CHECK)
+
+    def ranks(self, count, command, *arguments, options=()):
         """The lines of JSON that a command prints on `count` ranks, and how it failed; empty: it did not."""
         problem = ""
         try:
-            output = self.run(self.build / "bin" / "gradwire-run", "-n", count, *command, *arguments)
+            output = self.run(self.build / "bin" / "gradwire-run", *options, "-n", count, *command, *arguments)
         except Failed as failed:
             output, problem = failed.output, str(failed)
         return [json.loads(line[line.index("{"):]) for line in output.splitlines() if '"world"' in line], problem
@@ -200,6 +206,18 @@ def step_bytes(check):
     return {"place": place, "tests": output.strip().splitlines()[-1]}
 
 
+def stack_of(check, env, command):
+    """Where each thread was when a program ended by a signal, from a second run under a debugger; empty where there is no debugger."""
+    debugger = next((tool for tool in map(find_tool, ("gdb", "cuda-gdb")) if os.access(tool, os.X_OK)), None)
+    if debugger is None:
+        return ""
+    try:
+        said = check.run(debugger, "-batch", "-ex", "run", "-ex", "thread apply all backtrace 40", "--args", *command, env=env, seconds=120)
+    except Failed as failed:
+        said = failed.output
+    return f"\nunder {debugger}:\n{said[-6000:]}"
+
+
 def step_tests(check):
     """The tests of devices, on the GPU: codecs, states, training with every hook; without a GPU, on the fake device."""
     env = {"GRADWIRE_TEST_DEVICE": "cuda" if check.gpu else "fake"}
@@ -211,7 +229,8 @@ def step_tests(check):
             found[file] = output.strip().splitlines()[-1]
         except Failed as failed:
             broken = sorted(set(re.findall(r"\[  FAILED  \] (\S+?)(?:,|\s|$)", failed.output)))
-            problems.append(f"{file}: failed: {', '.join(broken)}\n{failed}")
+            stack = stack_of(check, env, [check.program("device_tests"), file]) if " ended with -" in str(failed) else ""
+            problems.append(f"{file}: failed: {', '.join(broken)}\n{failed}{stack}")
     if problems:
         raise Failed("\n".join(problems + [f"{file}: {text}" for file, text in found.items()]))
     return found
@@ -346,6 +365,26 @@ def step_python(check):
     return {**checked, "rows": rows}
 
 
+def step_elastic(check):
+    """Elastic jobs from Python whose models are on the device: a rank is killed and replaced; losses beside the CPU's."""
+    command = check.python_program(ELASTIC_CHECK)
+    rows, problems = [], []
+    for way in ("plain", "int8", "zero"):
+        found = {}
+        for device in dict.fromkeys(("cpu", "cuda" if check.gpu else "cpu")):
+            with tempfile.TemporaryDirectory() as folder:
+                lines, problem = check.ranks(2, command, device, folder, way, options=("--elastic", "1:2"))
+            found[device] = lines[0] if lines and not problem else {"hook": way, "failed": problem or "nothing was printed"}
+        expected, measured = found["cpu"], list(found.values())[-1]
+        row, problem = ({"hook": way}, expected["failed"]) if "failed" in expected else compare_hook(way, measured, expected)
+        rows.append(row)
+        if problem:
+            problems.append(problem)
+    if problems:
+        raise Failed("\n".join(problems) + f"\n{json.dumps(rows)}")
+    return {"rows": rows}
+
+
 def step_graph(check):
     """Steps of DDP from Python that a CUDA graph repeats, over NCCL; their losses beside those of ordinary steps."""
     lines, problem = check.ranks(1, check.python_check(), "graph", "cuda", "nccl", TRAINING_STEPS)
@@ -370,7 +409,7 @@ def step_peers(check):
 STEPS = [("machine", step_machine, 60, False), ("build", step_build, 570, False), ("bytes", step_bytes, 120, False),
          ("tests", step_tests, 300, False), ("speed", step_speed, 120, True), ("hooks", step_hooks, 300, False),
          ("nccl", step_nccl, 180, True), ("four_ranks", step_four_ranks, 180, False), ("staging", step_staging, 120, False),
-         ("python", step_python, 180, False), ("graph", step_graph, 60, True), ("peers", step_peers, 120, False),
+         ("python", step_python, 180, False), ("elastic", step_elastic, 120, False), ("graph", step_graph, 60, True), ("peers", step_peers, 120, False),
          ("sanitizer", step_sanitizer, 420, True)]
 
 

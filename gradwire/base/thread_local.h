@@ -8,5 +8,6 @@
 //
 // All thread-local variables of a library that has one of these come out of a small reserve, which the libraries share
 // that are loaded after the start of the program (glibc keeps at least 1,664 bytes). gradwire's take 300 bytes; a large
-// one must not be added. The model is "initial exec" in U. Drepper, "ELF Handling For Thread-Local Storage", 2013.
+// one must not be added, nor a static library that has large ones be linked (scripts/check_thread_locals.py looks). The
+// model is "initial exec" in U. Drepper, "ELF Handling For Thread-Local Storage", 2013.
 #define GRADWIRE_STATIC_THREAD_LOCAL __attribute__((tls_model("initial-exec"))) thread_local

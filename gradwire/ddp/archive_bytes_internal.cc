@@ -21,9 +21,9 @@ std::string archive_bytes(torch::serialize::OutputArchive& archive) {
   return text;
 }
 
-torch::serialize::InputArchive read_archive(std::string_view bytes) {
+torch::serialize::InputArchive read_archive(std::string_view bytes, const c10::Device& device) {
   torch::serialize::InputArchive archive;
-  archive.load_from(bytes.data(), bytes.size(), at::Device(at::kCPU));
+  archive.load_from(bytes.data(), bytes.size(), device);
   return archive;
 }
 

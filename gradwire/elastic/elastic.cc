@@ -13,18 +13,6 @@
 namespace gradwire {
 namespace {
 
-// The states are compared and sent as bytes in the memory of the host.
-void require_on_cpu(const std::string& name, const at::Tensor& tensor) {
-  if (!tensor.defined() || tensor.device().is_cpu()) return;
-  throw UnsupportedError(concat("Elastic::add(): '", name, "' of the model is on ", tensor.device().str(),
-                                ", and elastic training is for models on the CPU; move the model there, or train "
-                                "without Elastic and start again from checkpoints (gradwire-run --max-restarts)"));
-}
-
-void require_on_cpu(const torch::OrderedDict<std::string, at::Tensor>& tensors) {
-  for (const auto& item : tensors) require_on_cpu(item.key(), item.value());
-}
-
 // Newcomers get what was added before run(), and would not know the rest.
 void require_before_run(bool has_run, const char* what) {
   if (!has_run) return;
@@ -60,7 +48,11 @@ void add_separate(internal::TrainingState& state, const std::shared_ptr<ElasticG
   if (state.separate_workers() != nullptr)
     throw InvalidArgument("Elastic::add(): a second optimizer that trains separately; an elastic job has one");
   for (const auto& group : optimizer.param_groups()) {
-    for (const at::Tensor& parameter : group.params()) require_on_cpu("a parameter", parameter);
+    for (const at::Tensor& parameter : group.params()) {
+      if (parameter.is_cpu()) continue;
+      throw UnsupportedError(concat("Elastic::add(): a parameter is on ", parameter.device().str(),
+                                    ", and elastic jobs of members that train separately are for models on the CPU"));
+    }
   }
   require_one_kind(state, /*separate=*/true);
   state.add({&optimizer, &separate, &workers});
@@ -81,8 +73,6 @@ Elastic& Elastic::add(DdpCore& core) {
         "Elastic::add(): the DistributedDataParallel was made over another group; give it "
         "DdpOptions::process_group = elastic.group()");
   }
-  require_on_cpu(core.module().named_parameters());
-  require_on_cpu(core.module().named_buffers());
   require_one_kind(impl_->state(), /*separate=*/false);
   impl_->state().add(core);
   return *this;

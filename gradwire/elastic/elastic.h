@@ -92,9 +92,10 @@ struct ElasticOptions {
   // A newcomer follows the members while they train, and they stop for it only when it is as far as they are: it gets
   // the state in the background, and then does the steps that they have done since, with the results of their
   // collectives. So step() is called on it with ElasticStep::follows, also some times before it has the state. False,
-  // and in jobs with members that train separately, with optimizers that share their state out, with one member only,
-  // with a step that sends messages to single ranks, or with another call in it that the newcomer cannot repeat: the
-  // members wait while the state is on its way. The same on all members. Costs one look into the store at each step.
+  // and in jobs with members that train separately, with optimizers that share their state out, with a model that is
+  // not on the CPU, with one member only, with a step that sends messages to single ranks, or with another call in it
+  // that the newcomer cannot repeat: the members wait while the state is on its way. The same on all members. Costs one
+  // look into the store at each step.
   bool follow = false;
   // How long a member waits for the next epoch, for the others there, for a collective, and for the job's store over
   // TCP when its server is gone: gradwire-run --serve can be started again meanwhile.
@@ -131,7 +132,7 @@ class Elastic final {
   // group() makes members that train separately (docs/elastic.md): it takes the place of the DistributedDataParallel,
   // and brings its parameters along, but no buffers. Throws InvalidArgument for another group, for an object that was
   // added before, after run() was called, and for members that train together and separately at once; UnsupportedError
-  // for a module with parameters or buffers that are not on the CPU, and for ZeroOptions::overlap_with_ddp.
+  // for parameters that are not on the CPU of members that train separately, and for ZeroOptions::overlap_with_ddp.
   Elastic& add(DdpCore& core);
   template <class Module>
   Elastic& add(DistributedDataParallel<Module>& ddp) {
@@ -139,9 +140,9 @@ class Elastic final {
   }
   Elastic& add(torch::optim::Optimizer& optimizer);
   Elastic& add_state(std::string name, std::function<std::string()> save, std::function<void(const std::string&)> load);
-  // The same for a state that is large: its tensors may be the object's own, are on the CPU, and must not change before
-  // the next step. `load` may keep the tensors that it gets. For a newcomer that follows, `save` is called at two
-  // boundaries: first for the sizes. run() throws UnsupportedError for tensors elsewhere, sparse or quantized ones.
+  // The same for a state that is large: its tensors may be the object's own, and must not change before the next step.
+  // `load` gets tensors on the CPU, and may keep them. For a newcomer that follows, `save` is called at two boundaries:
+  // first for the sizes. run() throws UnsupportedError for undefined, sparse and quantized tensors.
   Elastic& add_state(std::string name, std::function<StatePart()> save, std::function<void(StatePart)> load);
   // The same for any other state of which each rank holds a part.
   Elastic& add_shards(ShardedState& state);

@@ -223,17 +223,21 @@ class Rest {
   std::vector<std::size_t> ends_;  // by part: of its rows
 };
 
+// Copies on the CPU.
 std::vector<at::Tensor> copies_of(const std::vector<at::Tensor>& tensors) {
   std::vector<at::Tensor> copies;
-  for (const at::Tensor& tensor : tensors) copies.push_back(tensor.detach().clone(at::MemoryFormat::Contiguous));
+  for (const at::Tensor& tensor : tensors) {
+    copies.push_back(tensor.detach().to(at::kCPU, tensor.scalar_type(), /*non_blocking=*/false, /*copy=*/true,
+                                        at::MemoryFormat::Contiguous));
+  }
   return copies;
 }
 
-// A giver's tensors without gaps in their memory, and what a taker may write to.
+// A giver's tensors on the CPU without gaps in their memory, and what a taker may write to.
 std::vector<at::Tensor> dense_tensors(const StateSource& state, bool gives) {
   if (!gives) return state.takes_in_place ? state.tensors : copies_of(state.tensors);
   std::vector<at::Tensor> dense;
-  for (const at::Tensor& tensor : state.tensors) dense.push_back(tensor.detach().contiguous());
+  for (const at::Tensor& tensor : state.tensors) dense.push_back(tensor.detach().cpu().contiguous());
   return dense;
 }
 

@@ -27,7 +27,7 @@ struct TransferRanks {
 
 // The state of a rank, of which it gives or which it compares with what the others give.
 struct StateSource {
-  std::vector<at::Tensor> tensors;                    // as TrainingState::tensors()
+  std::vector<at::Tensor> tensors;                    // as TrainingState::tensors(), on any device
   std::size_t rest_parts = 0;                         // the same on all ranks
   std::function<std::vector<StatePart>()> save_rest;  // as TrainingState::save_rest(); called on givers
   bool takes_in_place = false;                        // what a taker gets may be written to `tensors`
@@ -39,7 +39,7 @@ StateSource taker_of(const TrainingState& state);
 
 // What a taker got.
 struct StateParcel {
-  std::vector<at::Tensor> tensors;  // as TrainingState::tensors()
+  std::vector<at::Tensor> tensors;  // as TrainingState::tensors(), on the CPU
   // As TrainingState::save_rest(): the bytes of the text of each part, and of its tensors.
   struct Part {
     at::Tensor text;

@@ -51,16 +51,16 @@ HookState load_hook(InputArchive& archive, std::size_t index) {
   return load_hook_state(own);
 }
 
-// The tensors of `part` without gaps, and their dtypes and sizes behind its text, which is as it was where there are
-// none.
+// The tensors of `part` on the CPU without gaps, and their dtypes and sizes behind its text, which is as it was where
+// there are none.
 StatePart with_shapes(StatePart part, const std::string& name) {
   if (part.tensors.empty()) return part;
   std::string shapes;
   for (at::Tensor& tensor : part.tensors) {
-    if (!tensor.defined() || !tensor.device().is_cpu() || tensor.layout() != at::kStrided || tensor.is_quantized())
+    if (!tensor.defined() || tensor.layout() != at::kStrided || tensor.is_quantized())
       throw UnsupportedError(
-          concat("Elastic: the state '", name, "' gave a tensor that is not on the CPU, sparse or quantized"));
-    tensor = tensor.detach().resolve_conj().resolve_neg().contiguous();
+          concat("Elastic: the state '", name, "' gave a tensor that is undefined, sparse or quantized"));
+    tensor = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous();
     shapes += concat(static_cast<int>(tensor.scalar_type()), " ", tensor.dim());
     for (const std::int64_t size : tensor.sizes()) shapes += concat(" ", size);
     shapes += "\n";
@@ -90,7 +90,7 @@ StatePart with_their_shapes(ArrivedPart part) {
 }  // namespace
 
 std::uint64_t hash_of_bits(const at::Tensor& tensor) {
-  const at::Tensor dense = tensor.detach().contiguous();
+  const at::Tensor dense = tensor.detach().cpu().contiguous();
   return stable_hash_of_bits({static_cast<const std::byte*>(dense.const_data_ptr()), dense.nbytes()});
 }
 
@@ -169,6 +169,11 @@ std::vector<at::Tensor> TrainingState::tensors() const {
   return all;
 }
 
+bool TrainingState::is_on_cpu() const {
+  const std::vector<at::Tensor> all = tensors();
+  return std::all_of(all.begin(), all.end(), [](const at::Tensor& tensor) { return tensor.is_cpu(); });
+}
+
 TrainingState::Hashes TrainingState::hashes() const {
   std::set<const c10::TensorImpl*> parameters;
   for (const DdpCore* core : cores_) {
@@ -243,6 +248,7 @@ std::vector<StatePart> TrainingState::save_rest() const {
   std::vector<StatePart> parts;
   for (torch::optim::Optimizer* optimizer : optimizers_) {
     SplitOptimizer own = split_optimizer(*optimizer);
+    for (at::Tensor& tensor : own.tensors) tensor = tensor.cpu();
     parts.push_back({std::move(own.archive), std::move(own.tensors)});
   }
   for (const UserState& state : user_states_) parts.push_back(with_shapes(state.save(), state.name));

@@ -38,7 +38,7 @@ struct ArrivedPart {
   std::vector<at::Tensor> tensors = {};
 };
 
-// A hash of the bits of a tensor on the CPU, and of several.
+// A hash of the bits of a tensor on any device, and of several.
 std::uint64_t hash_of_bits(const at::Tensor& tensor);
 std::int64_t hash_of_bits(const std::vector<at::Tensor>& tensors);
 
@@ -56,7 +56,8 @@ struct AddedWorkers {
   SeparateWorkers* workers = nullptr;
 };
 
-// Not thread-safe. The added objects outlive this one. All tensors are on the CPU.
+// Not thread-safe. The added objects outlive this one. Their tensors are on any device; what goes to other members is
+// on the CPU.
 class TrainingState {
  public:
   void add(DdpCore& core);
@@ -76,6 +77,8 @@ class TrainingState {
   std::string description() const;
   // The parameters and buffers of all modules, each tensor once.
   std::vector<at::Tensor> tensors() const;
+  // Whether all of tensors() are on the CPU.
+  bool is_on_cpu() const;
   // A hash of the bits of tensors().
   std::int64_t hash() const { return hashes().all; }
   // The same, and one of the parameters alone. Buffers may differ between members: batch normalization follows each
@@ -97,8 +100,8 @@ class TrainingState {
   void step_has_counted();
 
   // What is not in tensors() and the same on all members: optimizers, the user's states, and the common part of
-  // sharded states. Of an optimizer of separate members the options alone. A part for each object. The tensors are
-  // those of the objects, which the next step changes.
+  // sharded states. Of an optimizer of separate members the options alone. A part for each object. The tensors are on
+  // the CPU; those of objects on the CPU are the objects' own, which the next step changes.
   std::vector<StatePart> save_rest() const;
   // The tensors in tensors() and save_rest(), without those of user states that are mostly text.
   std::vector<at::Tensor> all_tensors() const;

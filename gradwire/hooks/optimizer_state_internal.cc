@@ -16,8 +16,8 @@
 namespace gradwire::internal {
 namespace {
 
-torch::serialize::InputArchive reread(torch::serialize::OutputArchive& archive) {
-  return read_archive(archive_bytes(archive));
+torch::serialize::InputArchive reread(torch::serialize::OutputArchive& archive, const c10::Device& device = at::kCPU) {
+  return read_archive(archive_bytes(archive), device);
 }
 
 }  // namespace
@@ -54,12 +54,12 @@ bool replace_parts(torch::optim::OptimizerParamState& state, const StateParts& p
       continue;
     }
     if (found->second.isTensor()) {
-      archive.write(key, c10::IValue(found->second.toTensor().to(parameter.device(), false, /*copy=*/true)));
+      archive.write(key, c10::IValue(found->second.toTensor().to(at::kCPU, false, /*copy=*/true)));
     } else {
       archive.write(key, found->second);
     }
   }
-  torch::serialize::InputArchive input = reread(archive);
+  torch::serialize::InputArchive input = reread(archive, parameter.device());
   state.serialize(input);
   return true;
 }

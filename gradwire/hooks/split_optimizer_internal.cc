@@ -19,6 +19,7 @@
 
 #include "gradwire/base/error.h"
 #include "gradwire/ddp/archive_bytes_internal.h"
+#include "gradwire/hooks/optimizer_state_internal.h"
 #include "gradwire/hooks/replaced_state_internal.h"
 
 namespace gradwire::internal {
@@ -34,8 +35,10 @@ bool is_large(const at::Tensor& tensor) {
   return tensor.defined() && tensor.is_contiguous() && tensor.nbytes() >= kLarge;
 }
 
-// A tensor of the same dtype and sizes in the memory of one element.
-at::Tensor placeholder_for(const at::Tensor& tensor) { return at::zeros({1}, tensor.options()).expand(tensor.sizes()); }
+// A tensor of the same dtype and sizes on the CPU, in the memory of one element.
+at::Tensor placeholder_for(const at::Tensor& tensor) {
+  return at::zeros({1}, tensor.options().device(at::kCPU)).expand(tensor.sizes());
+}
 
 bool is_placeholder(const at::Tensor& tensor) {
   return tensor.defined() && tensor.numel() > 1 && tensor.storage().nbytes() == tensor.dtype().itemsize();
@@ -66,8 +69,8 @@ class Replaced {
   std::vector<std::pair<void*, std::unique_ptr<OptimizerParamState>>> before_;
 };
 
-// Calls `visit(key, state)` for the state of each parameter, in the order of the parameters. A parameter may be there
-// more than once.
+// Calls `visit(parameter, state)` for the state of each parameter, in the order of the parameters. A parameter may be
+// there more than once.
 template <class Visit>
 void for_each_state(Optimizer& optimizer, const Visit& visit) {
   std::set<void*> seen;
@@ -75,7 +78,8 @@ void for_each_state(Optimizer& optimizer, const Visit& visit) {
     for (const at::Tensor& parameter : group.params()) {
       void* const key = parameter.unsafeGetTensorImpl();
       if (!seen.insert(key).second) continue;
-      if (const auto found = optimizer.state().find(key); found != optimizer.state().end()) visit(key, *found->second);
+      if (const auto found = optimizer.state().find(key); found != optimizer.state().end())
+        visit(parameter, *found->second);
     }
   }
 }
@@ -83,7 +87,7 @@ void for_each_state(Optimizer& optimizer, const Visit& visit) {
 // The reverse of large_tensors_of(): puts `tensors` in the place of the placeholders.
 void put_in_place(Optimizer& optimizer, const std::vector<at::Tensor>& tensors) {
   auto next = tensors.begin();
-  for_each_state(optimizer, [&](void*, OptimizerParamState& state) {
+  for_each_state(optimizer, [&](const at::Tensor&, OptimizerParamState& state) {
     for (at::Tensor* const tensor : tensors_of(state)) {
       if (!is_placeholder(*tensor)) continue;
       if (next == tensors.end() || next->nbytes() != tensor->nbytes())
@@ -92,6 +96,46 @@ void put_in_place(Optimizer& optimizer, const std::vector<at::Tensor>& tensors) 
     }
   });
   if (next != tensors.end()) throw InternalError("an optimizer's archive has fewer tensors than came with it");
+}
+
+// The archive that the optimizer writes when `change(tensor)` was called for each tensor of a copy of its states.
+template <class Change>
+std::string bytes_of_changed(Optimizer& optimizer, const Change& change) {
+  Replaced replaced(optimizer);
+  for_each_state(optimizer, [&](const at::Tensor& parameter, OptimizerParamState& state) {
+    if (tensors_of(state).empty()) return;
+    std::unique_ptr<OptimizerParamState> changed = state.clone();  // its tensors are those of `state`
+    for (at::Tensor* const tensor : tensors_of(*changed)) {
+      if (tensor->defined()) change(*tensor);
+    }
+    replaced.replace(parameter.unsafeGetTensorImpl(), std::move(changed));
+  });
+  torch::serialize::OutputArchive archive;
+  optimizer.save(archive);
+  return archive_bytes(archive);
+}
+
+void move_to_parameters(Optimizer& optimizer) {
+  for_each_state(optimizer, [](const at::Tensor& parameter, OptimizerParamState& state) {
+    if (parameter.is_cpu()) return;
+    const std::vector<at::Tensor*> own = tensors_of(state);
+    for (at::Tensor* const tensor : own) {
+      if (tensor->defined()) *tensor = tensor->to(parameter.device());
+    }
+    if (own.empty()) GRADWIRE_CHECK(replace_parts(state, parts_of(state), parameter));
+  });
+}
+
+// `complete` is called when the states are those of the archive, with their tensors on the CPU.
+template <class Complete>
+void load_with(Optimizer& optimizer, std::string_view archive, const Complete& complete) {
+  const c10::NoGradGuard no_grad;
+  torch::serialize::InputArchive read = read_archive(archive);
+  replace_state(optimizer, [&] {
+    optimizer.load(read);
+    complete();
+    move_to_parameters(optimizer);
+  });
 }
 
 }  // namespace
@@ -111,7 +155,7 @@ std::vector<at::Tensor*> tensors_of(OptimizerParamState& state) {
 
 std::vector<at::Tensor> large_tensors_of(Optimizer& optimizer) {
   std::vector<at::Tensor> large;
-  for_each_state(optimizer, [&](void*, OptimizerParamState& state) {
+  for_each_state(optimizer, [&](const at::Tensor&, OptimizerParamState& state) {
     for (const at::Tensor* const tensor : tensors_of(state)) {
       if (is_large(*tensor)) large.push_back(tensor->detach());
     }
@@ -119,35 +163,31 @@ std::vector<at::Tensor> large_tensors_of(Optimizer& optimizer) {
   return large;
 }
 
+std::string bytes_of_optimizer(Optimizer& optimizer) {
+  const c10::NoGradGuard no_grad;
+  return bytes_of_changed(optimizer, [](at::Tensor& tensor) { tensor = tensor.cpu(); });
+}
+
+void load_optimizer(Optimizer& optimizer, std::string_view bytes) {
+  load_with(optimizer, bytes, [] {});
+}
+
 SplitOptimizer split_optimizer(Optimizer& optimizer) {
   const c10::NoGradGuard no_grad;
   SplitOptimizer parts{.tensors = large_tensors_of(optimizer)};
-  Replaced replaced(optimizer);
-  for_each_state(optimizer, [&](void* key, OptimizerParamState& state) {
-    if (tensors_of(state).empty()) return;
-    std::unique_ptr<OptimizerParamState> small = state.clone();  // its tensors are those of `state`
-    for (at::Tensor* const tensor : tensors_of(*small)) {
-      if (is_large(*tensor)) {
-        *tensor = placeholder_for(*tensor);
-      } else if (is_placeholder(*tensor)) {
-        *tensor = tensor->clone(at::MemoryFormat::Contiguous);  // a state that looks like one
-      }
+  parts.archive = bytes_of_changed(optimizer, [](at::Tensor& tensor) {
+    if (is_large(tensor)) {
+      tensor = placeholder_for(tensor);
+    } else if (is_placeholder(tensor)) {
+      tensor = tensor.clone(at::MemoryFormat::Contiguous);  // a state that looks like one
     }
-    replaced.replace(key, std::move(small));
+    tensor = tensor.cpu();
   });
-  torch::serialize::OutputArchive archive;
-  optimizer.save(archive);
-  parts.archive = archive_bytes(archive);
   return parts;
 }
 
 void load_split(Optimizer& optimizer, std::string_view archive, const std::vector<at::Tensor>& tensors) {
-  const c10::NoGradGuard no_grad;
-  torch::serialize::InputArchive read = read_archive(archive);
-  replace_state(optimizer, [&] {
-    optimizer.load(read);
-    put_in_place(optimizer, tensors);
-  });
+  load_with(optimizer, archive, [&] { put_in_place(optimizer, tensors); });
 }
 
 }  // namespace gradwire::internal

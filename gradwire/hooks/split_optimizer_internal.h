@@ -20,6 +20,14 @@ std::vector<at::Tensor*> tensors_of(torch::optim::OptimizerParamState& state);
 // parameters. They are the optimizer's own: not copies.
 std::vector<at::Tensor> large_tensors_of(torch::optim::Optimizer& optimizer);
 
+// The archive that the optimizer writes, as bytes, with tensors on the CPU. `optimizer` is changed meanwhile, and is as
+// before afterwards. Throws what its save() throws.
+std::string bytes_of_optimizer(torch::optim::Optimizer& optimizer);
+
+// Puts what bytes_of_optimizer() returned in the place of the whole state of `optimizer`, on the devices of its
+// parameters. Throws what load() throws; the state from before stays then.
+void load_optimizer(torch::optim::Optimizer& optimizer, std::string_view bytes);
+
 struct SplitOptimizer {
   std::string archive = {};              // as the optimizer writes it, with a placeholder for each of the tensors
   std::vector<at::Tensor> tensors = {};  // large_tensors_of()
@@ -28,9 +36,10 @@ struct SplitOptimizer {
 // `optimizer` is changed meanwhile, and is as before afterwards. Throws what its save() throws.
 SplitOptimizer split_optimizer(torch::optim::Optimizer& optimizer);
 
-// Puts what split_optimizer() returned in the place of the whole state of `optimizer`, which keeps `tensors`. They have
-// the dtypes and sizes of those of split_optimizer(), or as many bytes in one row. Throws what load() throws;
-// InternalError when the tensors are not those of the archive. The state from before stays then.
+// Puts what split_optimizer() returned in the place of the whole state of `optimizer`, on the devices of its
+// parameters. `optimizer` keeps those of `tensors` that are there already. They have the dtypes and sizes of those of
+// split_optimizer(), or as many bytes in one row. Throws what load() throws; InternalError when the tensors are not
+// those of the archive. The state from before stays then.
 void load_split(torch::optim::Optimizer& optimizer, std::string_view archive, const std::vector<at::Tensor>& tensors);
 
 }  // namespace gradwire::internal

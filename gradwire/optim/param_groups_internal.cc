@@ -4,16 +4,12 @@
 
 #include <ATen/Functions.h>
 #include <c10/core/GradMode.h>
-#include <torch/serialize/input-archive.h>
-#include <torch/serialize/output-archive.h>
 
 #include <set>
 #include <utility>
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
-#include "gradwire/ddp/archive_bytes_internal.h"
-#include "gradwire/hooks/replaced_state_internal.h"
 #include "gradwire/process_group/flat_tensors_internal.h"
 
 namespace gradwire::internal {
@@ -75,17 +71,6 @@ void move_state(torch::optim::Optimizer& from, torch::optim::Optimizer& to, cons
     to.state()[key] = std::move(found->second);
     from.state().erase(key);
   }
-}
-
-std::string bytes_of_optimizer(const torch::optim::Optimizer& optimizer) {
-  torch::serialize::OutputArchive archive;
-  optimizer.save(archive);
-  return archive_bytes(archive);
-}
-
-void load_optimizer(torch::optim::Optimizer& optimizer, const std::string& bytes) {
-  torch::serialize::InputArchive archive = read_archive(bytes);
-  replace_state(optimizer, [&] { optimizer.load(archive); });
 }
 
 std::int64_t packed_numel(const std::vector<at::Tensor>& parameters) {

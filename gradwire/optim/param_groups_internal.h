@@ -31,10 +31,6 @@ void copy_options(const ParamGroups& from, ParamGroups& to);
 // What `from` remembers of `parameters` moves to `to`, which forgets what it had of them.
 void move_state(torch::optim::Optimizer& from, torch::optim::Optimizer& to, const std::vector<at::Tensor>& parameters);
 
-// The archive that the optimizer writes, as bytes; and back, in the place of the whole state of the optimizer.
-std::string bytes_of_optimizer(const torch::optim::Optimizer& optimizer);
-void load_optimizer(torch::optim::Optimizer& optimizer, const std::string& bytes);
-
 // Moves the memory of parameters of one dtype and device into `buffer`, which is flat, of that dtype and device, and
 // has packed_numel() elements; the parameters become views, with their values and, where they are dense, their strides.
 // A parameter that is such a view already keeps its place. What shared memory with a parameter before does not follow

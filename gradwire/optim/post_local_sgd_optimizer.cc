@@ -12,6 +12,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/hooks/optimizer_state_internal.h"
 #include "gradwire/hooks/replaced_state_internal.h"
+#include "gradwire/hooks/split_optimizer_internal.h"
 #include "gradwire/optim/param_groups_internal.h"
 
 namespace gradwire {

@@ -12,6 +12,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/base/stable_hash.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/hooks/split_optimizer_internal.h"
 #include "gradwire/optim/zero_internal.h"
 
 namespace gradwire {

@@ -13,6 +13,7 @@
 #include "gradwire/base/strings.h"
 #include "gradwire/ddp/byte_exchange_internal.h"
 #include "gradwire/ddp/replica_sync_internal.h"
+#include "gradwire/hooks/split_optimizer_internal.h"
 #include "gradwire/optim/zero_internal.h"
 
 namespace gradwire {

@@ -23,9 +23,15 @@ def bytes_of(value: Any) -> bytes:
     return buffer.getvalue()
 
 
+def _on_own_device(storage: Any, location: str) -> Any:
+    """Tensors of another rank's device, such as cuda:1, come to the current device of this rank."""
+    kind = location.partition(":")[0]
+    return storage if kind == "cpu" else storage.to(device=kind)
+
+
 def value_of(state: bytes) -> Any:
-    """The value that bytes_of() wrote."""
-    return torch.load(io.BytesIO(state), weights_only=True)
+    """The value that bytes_of() wrote, perhaps on another rank: tensors that were on a device are on this rank's current one."""
+    return torch.load(io.BytesIO(state), map_location=_on_own_device, weights_only=True)
 
 
 def _is_placeholder(tensor: torch.Tensor) -> bool:
@@ -49,7 +55,7 @@ def _map_tensors(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> 
 
 
 def split_value(value: Any) -> tuple[bytes, list[torch.Tensor]]:
-    """The value as bytes and tensors: those that are large, contiguous and on the CPU, which are the value's own.
+    """The value as bytes and large tensors on the CPU, which are the value's own where they are on the CPU and contiguous.
 
     Tensors that share memory come apart.
     """
@@ -57,10 +63,10 @@ def split_value(value: Any) -> tuple[bytes, list[torch.Tensor]]:
 
     def change(tensor: torch.Tensor) -> torch.Tensor:
         size = tensor.numel() * tensor.element_size()
-        is_plain = tensor.layout == torch.strided and tensor.is_cpu and tensor.is_contiguous() and not (
+        is_plain = tensor.layout == torch.strided and tensor.is_contiguous() and not (
             tensor.is_quantized or tensor.is_conj() or tensor.is_neg() or tensor.requires_grad)
         if is_plain and size >= _LARGE:
-            large.append(tensor)
+            large.append(tensor.cpu())
             return torch.zeros(1, dtype=tensor.dtype, device=tensor.device).expand(tensor.shape)
         if tensor.layout == torch.strided and _is_placeholder(tensor):
             return tensor.contiguous()  # a tensor of the value that looks like one
@@ -70,10 +76,10 @@ def split_value(value: Any) -> tuple[bytes, list[torch.Tensor]]:
 
 
 def join_value(state: bytes, tensors: list[torch.Tensor]) -> Any:
-    """The value that split_value() took apart. It keeps the tensors."""
+    """The value that split_value() took apart. It keeps those of the tensors that were on the CPU."""
     left = iter(tensors)
 
     def change(tensor: torch.Tensor) -> torch.Tensor:
-        return next(left) if tensor.layout == torch.strided and _is_placeholder(tensor) else tensor
+        return next(left).to(tensor.device) if tensor.layout == torch.strided and _is_placeholder(tensor) else tensor
 
     return _map_tensors(value_of(state), change)

@@ -14,7 +14,7 @@ import time
 import unittest
 
 SCRIPT = pathlib.Path(__file__).resolve().parents[2] / "scripts" / "gpu_check.py"
-STEPS = ["machine", "build", "bytes", "tests", "speed", "hooks", "nccl", "four_ranks", "staging", "python", "graph", "peers", "sanitizer"]
+STEPS = ["machine", "build", "bytes", "tests", "speed", "hooks", "nccl", "four_ranks", "staging", "python", "elastic", "graph", "peers", "sanitizer"]
 HOOKS = ["allreduce", "int8", "auto"]
 PASSED = "[==========] 4 tests from 1 test suite ran. (12 ms total)\n[  PASSED  ] 4 tests.\n"
 # Stands for gradwire-run with device_check and python_check.py: rank 0's lines, with the launcher's prefix. FAIL names a hook that ends the ranks, DRIFT one whose
@@ -22,7 +22,12 @@ PASSED = "[==========] 4 tests from 1 test suite ran. (12 ms total)\n[  PASSED  
 LAUNCHER = f"""
     import json, os, sys
     words = sys.argv[sys.argv.index("-n") + 1:]
-    program = next(at for at, word in enumerate(words) if word.endswith(("device_check", "python_check.py")))
+    program = next(at for at, word in enumerate(words) if word.endswith(("device_check", "_check.py")))
+    if words[program].endswith("elastic_check.py"):
+        device, folder, way = words[program + 1:]
+        drift = 0.5 if way == os.environ.get("DRIFT_ELASTIC") and device == "cuda" else 0
+        print("[rank 0] " + json.dumps(dict(world=int(words[0]), hook=way, losses=[1.0 + drift])))
+        sys.exit(0)
     world, (kind, device, backend, *rest) = int(words[0]), words[program + 1:]
     if kind == "collectives":
         print("[rank 0] " + json.dumps(dict(world=world, checked=["all_reduce", "broadcast"])))
@@ -111,7 +116,7 @@ class GpuCheck(unittest.TestCase):
                      "device_staging_test.cc --gtest_brief=1 cuda", "staged_calls_test.cc --gtest_brief=1 cuda", "train cuda nccl 8 allreduce int8 auto",
                      "all_reduce cuda shm 268435456",
                      f"-n 2 env PYTHONPATH={self.root / 'build/python'}", f" {sys.executable} {SCRIPT.parents[1]}/tests/devices/python_check.py collectives cuda shm", "python_check.py collectives cuda nccl",
-                     "python_check.py train cuda shm 8 allreduce int8 auto", "python_check.py speed cuda shm gloo", "speed cuda nccl nccl", "python_check.py graph cuda nccl 8", "--tool racecheck", "--tool initcheck", "--gtest_filter=*/cuda"):
+                     "python_check.py train cuda shm 8 allreduce int8 auto", "python_check.py speed cuda shm gloo", "speed cuda nccl nccl", "--elastic 1:2 -n 2 env PYTHONPATH=", "elastic_check.py cuda", "python_check.py graph cuda nccl 8", "--tool racecheck", "--tool initcheck", "--gtest_filter=*/cuda"):
             self.assertIn(part, calls)
         report = (self.report / "gpu_check.md").read_text()
         for part in ("a fake one", "| top_k | 8 | 2 | 1 | 1.5 |", "| int8 | 1 | 1 | 0 |", "share of PCIe: 0.5", "collectives of 1 over nccl: all_reduce, broadcast",
@@ -131,6 +136,20 @@ class GpuCheck(unittest.TestCase):
         self.assertIn("train cuda shm", later)
         self.check("--steps", "speed")
         self.assertIn("codec_speed", self.calls.read_text().splitlines()[-1])
+
+    def test_a_test_that_ends_by_a_signal_runs_again_under_a_debugger(self):
+        self.program("build/bin/tests/device_tests", "import signal\nif 'checkpoint_device_test.cc' in sys.argv: os.kill(os.getpid(), signal.SIGABRT)\n"
+                     f"print({PASSED!r})")
+        self.program("path/gdb", "print('Thread 1: free() at malloc.c')")
+        code, output, results = self.check("--steps", "tests")
+        self.assertEqual(code, 1, output)
+        self.assertIn("Thread 1: free() at malloc.c", results["tests"]["problem"])
+        self.assertIn("--args", self.calls.read_text())
+
+    def test_an_elastic_job_that_ends_elsewhere_than_on_the_cpu_fails(self):
+        code, output, results = self.check("--steps", "elastic", DRIFT_ELASTIC="zero")
+        self.assertEqual(code, 1, output)
+        self.assertIn("zero: 0.5", results["elastic"]["problem"])
 
     def test_a_hook_that_ends_its_ranks_does_not_hide_the_others(self):
         code, output, results = self.check("--steps", "hooks,nccl,staging", FAIL="int8")

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What scripts/gpu_check.py runs on each rank for the Python package, on a GPU or on the CPU. Rank 0 prints one line of JSON for each result.
 
-    python_check.py train DEVICE BACKEND STEPS [WAY...]   the losses of a small model, for each way to average (WAYS; default: all)
+    python_check.py train DEVICE BACKEND STEPS [WAY...]   the losses of a small model, for each way to train (training_ways.py; default: all)
     python_check.py collectives DEVICE BACKEND            collectives, against the values that they must give
     python_check.py graph DEVICE BACKEND STEPS            the losses of steps that a CUDA graph repeats, against those of ordinary steps
     python_check.py speed DEVICE BACKEND PEER             steps with gradwire's DDP over BACKEND, in turn with PyTorch's over its backend PEER
@@ -23,12 +23,12 @@ from typing import Any, Callable, Iterator
 import torch
 import torch.distributed as td
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
-import gradwire
 from gradwire import distributed as dist
+from gradwire.distributed import nn as differentiable
 from gradwire.nn.parallel import DistributedDataParallel
-
-Wrap = Callable[[nn.Module], nn.Module]
+from training_ways import APART, WAYS, Way
 
 
 def report(line: dict[str, Any]) -> None:
@@ -55,60 +55,14 @@ def torch_group(backend: str) -> Iterator[None]:
         dist.barrier()  # rank 0 removes the folder
 
 
-def own_hook(group: dist.ProcessGroup, bucket: Any) -> torch.futures.Future:
-    """A hook as users write them in Python: it averages, with an operation on the result."""
-    work = dist.all_reduce(bucket.buffer(), group=group, async_op=True)
-    return work.get_future().then(lambda future: future.value()[0].div_(dist.get_world_size(group)))
-
-
-def with_hook(spec: str) -> Wrap:
-    def wrap(model: nn.Module) -> nn.Module:
-        ddp = DistributedDataParallel(model)
-        ddp.register_comm_hook(*gradwire.hooks.make(spec))
-        return ddp
-    return wrap
-
-
-def with_own_hook(model: nn.Module) -> nn.Module:
-    ddp = DistributedDataParallel(model)
-    ddp.register_comm_hook(dist.group.WORLD, own_hook)
-    return ddp
-
-
-def with_torch(model: nn.Module) -> nn.Module:
-    """PyTorch's DDP over the backend gradwire."""
-    return nn.parallel.DistributedDataParallel(model)
-
-
-def with_torch_and_our_hook(model: nn.Module) -> nn.Module:
-    ddp = nn.parallel.DistributedDataParallel(model)
-    ddp.register_comm_hook(*gradwire.hooks.make("int8"))
-    return ddp
-
-
-WAYS: dict[str, Wrap] = {
-    "plain": DistributedDataParallel,
-    "views": lambda model: DistributedDataParallel(model, gradient_as_bucket_view=True),
-    "static graph": lambda model: DistributedDataParallel(model, static_graph=True),
-    "bfloat16": lambda model: DistributedDataParallel(model, mixed_precision=gradwire.nn.parallel.MixedPrecision(
-        param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)),
-    "int8": with_hook("int8:memory=ef21"),
-    "power_sgd": with_hook("power_sgd:start=2,min_rate=0"),
-    "a hook in Python": with_own_hook,
-    "PyTorch's DDP": with_torch,
-    "PyTorch's DDP with our int8": with_torch_and_our_hook,
-}
-
-
 class Training:
     """A small model and its data. All random numbers are drawn on the CPU, so that they are the same on every device."""
 
-    def __init__(self, wrap: Wrap, device: torch.device) -> None:
+    def __init__(self, way: Way, device: torch.device) -> None:
         torch.manual_seed(1)
         model = nn.Sequential(nn.Linear(64, 2048), nn.Tanh(), nn.Linear(2048, 16))  # beyond what is staged as a small call
         self.truth = torch.randn(64, 16)
-        self.ddp = wrap(model.to(device))
-        self.optimizer = torch.optim.SGD(self.ddp.parameters(), lr=0.05)
+        self.model, self.optimizer = way(model.to(device))
         self.x = torch.zeros(32, 64, device=device)
         self.target = torch.zeros(32, 16, device=device)
         torch.manual_seed(100 + dist.get_rank())
@@ -119,16 +73,17 @@ class Training:
         self.target.copy_(torch.tanh(x @ self.truth / 8))
 
     def step(self) -> Tensor:
-        self.optimizer.zero_grad()
-        loss = nn.functional.mse_loss(self.ddp(self.x).float(), self.target)
+        self.model.zero_grad()
+        loss = nn.functional.mse_loss(self.model(self.x).float(), self.target)
         loss.backward()
-        self.optimizer.step()
+        if self.optimizer is not None:
+            self.optimizer.step()
         return loss
-
 
     def require_same_parameters(self) -> None:
         """Raises unless all ranks have the same bits: they began with the same ones, and each has data of its own."""
-        mine = torch.cat([parameter.detach().flatten() for parameter in self.ddp.parameters()]).cpu()
+        whole = [parameter.full_tensor() if isinstance(parameter, DTensor) else parameter for parameter in self.model.parameters()]
+        mine = torch.cat([parameter.detach().flatten() for parameter in whole]).cpu()
         all_of_them = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
         dist.all_gather(all_of_them, mine)
         for rank, theirs in enumerate(all_of_them):
@@ -136,14 +91,15 @@ class Training:
                 raise AssertionError(f"the parameters of ranks {dist.get_rank()} and {rank} differ by {(mine - theirs).abs().max().item()}")
 
 
-def losses_of(wrap: Wrap, device: torch.device, steps: int) -> list[float]:
-    """The losses of rank 0. Ranks that end with other parameters are an error."""
-    training = Training(wrap, device)
+def losses_of(way: Way, device: torch.device, steps: int, *, are_alike: bool = True) -> list[float]:
+    """The losses of rank 0. Ranks that end with other parameters are an error where `are_alike`."""
+    training = Training(way, device)
     losses = []
     for _ in range(steps):
         training.next_batch()
         losses.append(training.step().item())
-    training.require_same_parameters()
+    if are_alike:
+        training.require_same_parameters()
     return losses
 
 
@@ -151,7 +107,7 @@ def train(device: str, backend: str, steps: str, *ways: str) -> None:
     place = join(device, backend)
     with torch_group("cpu:gradwire,cuda:nccl" if backend == "nccl" else "cpu:gradwire,cuda:gradwire"):
         for way in ways or WAYS:
-            report({"hook": way, "losses": losses_of(WAYS[way], place, int(steps))})
+            report({"hook": way, "losses": losses_of(WAYS[way], place, int(steps), are_alike=way not in APART)})
 
 
 def collectives(device: str, backend: str) -> None:
@@ -211,6 +167,24 @@ def collectives(device: str, backend: str) -> None:
             for work in works:
                 work.wait()
             check("isend, irecv", [output], [filled(other + 1)])
+    lengths = [[1000 * (giver + 2 * taker + 1) for taker in everyone] for giver in everyone]
+    inputs = torch.cat([filled(10 * rank + taker, lengths[rank][taker]) for taker in everyone])
+    taken = [lengths[giver][rank] for giver in everyone]
+    output = filled(0, sum(taken))
+    dist.all_to_all_single(output, inputs, taken, lengths[rank])
+    check("all_to_all_single, uneven", [output], [torch.cat([filled(10 * giver + rank, length) for giver, length in enumerate(taken)])])
+    output = filled(0)
+    dist.reduce_scatter(output, [filled((rank + 1) * (one + 1)) for one in everyone])
+    check("reduce_scatter", [output], [filled(total * (rank + 1))])
+    objects: list[Any] = [None for _ in everyone]
+    dist.all_gather_object(objects, {"rank": rank, "tensor": filled(rank, 3)})
+    check("all_gather_object", [one["tensor"] for one in objects], [filled(one, 3) for one in everyone])
+    leaf = filled(rank + 1).requires_grad_()
+    (differentiable.all_reduce(leaf) * (rank + 1)).sum().backward()
+    check("the gradient of all_reduce", [leaf.grad], [filled(total)])
+    leaf = filled(rank + 1).requires_grad_()
+    (torch.stack(differentiable.all_gather(leaf)) * (rank + 1)).sum().backward()
+    check("the gradient of all_gather", [leaf.grad], [filled(total)])
     # A stream of the user's own: the result must be there for work queued on that stream after wait().
     if place.type == "cuda":
         stream = torch.cuda.Stream(place)
@@ -228,14 +202,14 @@ def collectives(device: str, backend: str) -> None:
 
 def graph(device: str, backend: str, steps: str) -> None:
     place = join(device, backend)
-    ordinary = losses_of(DistributedDataParallel, place, int(steps))
+    ordinary = losses_of(WAYS["plain"], place, int(steps))
     losses, stream, recorded = [], torch.cuda.Stream(place), torch.cuda.CUDAGraph()
     with torch.cuda.stream(stream):
-        training = Training(DistributedDataParallel, place)
+        training = Training(WAYS["plain"], place)
         for _ in range(3):
             training.next_batch()
             losses.append(training.step().item())
-        training.optimizer.zero_grad()
+        training.model.zero_grad()
     torch.cuda.synchronize()
     with torch.cuda.graph(recorded, stream=stream, capture_error_mode="thread_local"):
         loss = training.step()

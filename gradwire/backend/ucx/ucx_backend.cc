@@ -78,11 +78,11 @@ constexpr const char* kForked =
     "before the parent makes the group or after it has let it go, start a new program, or use another backend";
 
 const plugin::Entry& load_once() {
-  static const plugin::Entry& entry = []() -> const plugin::Entry& {
+  static const plugin::Entry* const entry = [] {
     const HandsOff hands_off;
-    return plugin::load(kUcxPlugin);
+    return &plugin::load(kUcxPlugin);
   }();
-  return entry;
+  return *entry;
 }
 
 }  // namespace

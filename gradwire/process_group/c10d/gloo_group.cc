@@ -127,7 +127,7 @@ class GlooMeeting {
       if (!ends_the_group(error) || deadline_.expired()) std::rethrow_exception(error);
       store_->compare_set(outcome, "", "failed");
     }
-    if (await_outcome(outcome) != "connected") return nullptr;
+    if (await_outcome(outcome) != "connected" || engine == nullptr) return nullptr;
     engine->setTimeout(meeting_->timeout);
     return engine;
   }

@@ -36,6 +36,11 @@ def _copy_value(value: Any, memory: Any) -> Any:
     return value.detach().clone()
 
 
+def _beside(parameter: Tensor, value: Any) -> Any:
+    """The value on the parameter's device, unless it is on the CPU, where optimizers also keep the numbers of steps."""
+    return value.to(parameter.device) if isinstance(value, Tensor) and not value.is_cpu else value
+
+
 class ElasticShards:
     """Of one optimizer, which owns this object; whoever calls it keeps the optimizer."""
 
@@ -156,7 +161,7 @@ class ElasticShards:
             mine = {parameter for group in holder.param_groups for parameter in group["params"]}
             for entry, parameter in enumerate(self._optimizer._parameters()):
                 if parameter in mine and entry in state:
-                    holder.state[parameter] = state[entry]
+                    holder.state[parameter] = {name: _beside(parameter, value) for name, value in state[entry].items()}
 
     def _present(self) -> dict[int, dict[str, Any]]:
         """What the optimizers of this rank remember, by entry."""
