@@ -43,6 +43,8 @@ if(GRADWIRE_CUDA_KERNELS_FOUND)
   enable_language(CUDA)
   # CMake 3.25 knows no C++20 of nvcc, and would refuse; with no default it adds no dialect, and the target names its own.
   set(CMAKE_CUDA_STANDARD_DEFAULT "")
-  find_package(CUDAToolkit REQUIRED)  # CUDA::cudart_static, for tests and programs that allocate memory for the kernels
+  if(GRADWIRE_TESTS)
+    find_package(CUDAToolkit REQUIRED)  # CUDA::cudart_static, for programs that allocate memory for the kernels
+  endif()
   message(STATUS "gradwire: CUDA kernels for ${GRADWIRE_CUDA_ARCHITECTURES}, by ${GRADWIRE_NVCC} ${CMAKE_CUDA_COMPILER_VERSION}")
 endif()

@@ -16,7 +16,7 @@ import venv
 import zipfile
 
 SYSTEM = re.compile(r"(libc|libm|libpthread|libdl|librt)\.so\.\d+|ld-linux-.*|libstdc\+\+\.so\.6|libgcc_s\.so\.1")
-TORCH = re.compile(r"lib(torch|torch_cpu|torch_python|c10)\.so")
+TORCH = re.compile(r"lib(torch|torch_cpu|torch_cuda|torch_python|c10|c10_cuda)\.so")
 SUM = """
 import torch
 import gradwire.distributed as dist

@@ -212,7 +212,7 @@ def stack_of(check, env, command):
     if debugger is None:
         return ""
     try:
-        said = check.run(debugger, "-batch", "-ex", "run", "-ex", "thread apply all backtrace 40", "--args", *command, env=env, seconds=120)
+        said = check.run(debugger, "-batch", "-ex", "run", "-ex", "thread apply all backtrace 40", "-ex", "backtrace 60", "--args", *command, env=env, seconds=120)
     except Failed as failed:
         said = failed.output
     return f"\nunder {debugger}:\n{said[-6000:]}"

@@ -60,7 +60,7 @@ struct ElasticOptions {
   // names in the environment.
   std::shared_ptr<Store> store;
   // The backend of each epoch's group, as in make_process_group(). Empty: shm while one launcher started all members of
-  // the epoch, hybrid otherwise.
+  // the epoch, hybrid otherwise. Not nccl.
   std::string backend;
   // Given: torch's default generator of random numbers is seeded before each step with a number that depends on this
   // seed, the step and the rank alone, so a step that is done again draws the same numbers.
@@ -84,8 +84,8 @@ struct ElasticOptions {
   // When a member is slow, and whether it is dropped then: it leaves in good order, and its run() returns
   // ElasticEnd::dropped. The same on all members; gradwire-run --drop-slow takes its place. A member's own time of a
   // step is that of the step function without the calls on groups, the waits for Works and the wait for DDP's buckets.
-  // Nothing: no member is slow. Members that train separately are not compared. Else the members exchange their times
-  // every 10 steps, or more often for fewer steps.
+  // Nothing: no member is slow. Members that train separately are not compared, nor those with a model that is not on
+  // the CPU. Else the members exchange their times every 10 steps, or more often for fewer steps.
   std::optional<SlowRule> slow = SlowRule();
   // Called on every member, between two steps, when a member is slow. The coordinator says it too.
   std::function<void(const SlowMember&)> on_slow = nullptr;
@@ -115,7 +115,8 @@ enum class ElasticEnd {
 class Elastic final {
  public:
   // Does not communicate. Throws InvalidArgument when no store is given and gradwire-run --elastic did not start this
-  // process, and for a SlowRule that makes no sense; StoreError when the store cannot be opened.
+  // process, and for a SlowRule that makes no sense; UnsupportedError for the backend nccl; StoreError when the store
+  // cannot be opened.
   explicit Elastic(ElasticOptions options = {});
   ~Elastic();
   Elastic(const Elastic&) = delete;
@@ -132,7 +133,7 @@ class Elastic final {
   // group() makes members that train separately (docs/elastic.md): it takes the place of the DistributedDataParallel,
   // and brings its parameters along, but no buffers. Throws InvalidArgument for another group, for an object that was
   // added before, after run() was called, and for members that train together and separately at once; UnsupportedError
-  // for parameters that are not on the CPU of members that train separately, and for ZeroOptions::overlap_with_ddp.
+  // for ZeroOptions::overlap_with_ddp, and where members train separately and a parameter is not on the CPU.
   Elastic& add(DdpCore& core);
   template <class Module>
   Elastic& add(DistributedDataParallel<Module>& ddp) {
@@ -142,7 +143,8 @@ class Elastic final {
   Elastic& add_state(std::string name, std::function<std::string()> save, std::function<void(const std::string&)> load);
   // The same for a state that is large: its tensors may be the object's own, and must not change before the next step.
   // `load` gets tensors on the CPU, and may keep them. For a newcomer that follows, `save` is called at two boundaries:
-  // first for the sizes. run() throws UnsupportedError for undefined, sparse and quantized tensors.
+  // first for the sizes. run() throws UnsupportedError for undefined, sparse and quantized tensors and for those on
+  // 'meta'.
   Elastic& add_state(std::string name, std::function<StatePart()> save, std::function<void(StatePart)> load);
   // The same for any other state of which each rank holds a part.
   Elastic& add_shards(ShardedState& state);

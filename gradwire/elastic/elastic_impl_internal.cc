@@ -63,6 +63,11 @@ Elastic::Impl::Impl(ElasticOptions options)
     throw InvalidArgument(concat("Elastic: a timeout of ", options_.timeout.count(), " ms; give a positive one"));
   group_->set_timeout(options_.timeout);
   if (options_.slow) membership::require_valid(*options_.slow);
+  if (options_.backend == "nccl") {
+    throw UnsupportedError(
+        "Elastic: the backend nccl; a step would count before its kernels have ended. Leave ElasticOptions::backend "
+        "empty: models on a device train through the memory of the host");
+  }
 }
 
 ElasticEnd Elastic::Impl::run(std::int64_t steps, const std::function<void(const ElasticStep&)>& step) {
@@ -200,8 +205,10 @@ bool Elastic::Impl::enter(Member& member) {
   std::optional<SlowRule> slow_rule = member.slow_rule();
   if (!slow_rule) slow_rule = options_.slow;
   slow_.reset();
-  // Members that train separately do other steps at a time, so they have no step whose times they could compare.
-  if (slow_rule && state_.separate_workers() == nullptr) slow_.emplace(*slow_rule, group_->size());
+  // Members that train separately do other steps at a time, so they have no step whose times they could compare. On a
+  // device, a step waits for the others on autograd's thread, whose waits are not told from computing.
+  if (slow_rule && state_.separate_workers() == nullptr && state_.is_on_cpu())
+    slow_.emplace(*slow_rule, group_->size());
   member.began(counted_);
   guides_.begin_epoch(counted_);
   return true;

@@ -4,6 +4,7 @@
 
 #include <ATen/Functions.h>
 #include <c10/core/GradMode.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/serialize/archive.h>
 
 #include <algorithm>
@@ -57,9 +58,9 @@ StatePart with_shapes(StatePart part, const std::string& name) {
   if (part.tensors.empty()) return part;
   std::string shapes;
   for (at::Tensor& tensor : part.tensors) {
-    if (!tensor.defined() || tensor.layout() != at::kStrided || tensor.is_quantized())
+    if (!tensor.defined() || tensor.layout() != at::kStrided || tensor.is_quantized() || tensor.is_meta())
       throw UnsupportedError(
-          concat("Elastic: the state '", name, "' gave a tensor that is undefined, sparse or quantized"));
+          concat("Elastic: the state '", name, "' gave a tensor that is undefined, sparse, quantized or on 'meta'"));
     tensor = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous();
     shapes += concat(static_cast<int>(tensor.scalar_type()), " ", tensor.dim());
     for (const std::int64_t size : tensor.sizes()) shapes += concat(" ", size);
@@ -209,6 +210,15 @@ std::vector<std::uint32_t> TrainingState::versions(
   return versions;
 }
 
+void TrainingState::wait_for_devices() const {
+  std::vector<c10::Device> devices;
+  for (const at::Tensor& tensor : tensors()) {
+    if (tensor.is_cpu() || std::find(devices.begin(), devices.end(), tensor.device()) != devices.end()) continue;
+    devices.push_back(tensor.device());
+    c10::impl::VirtualGuardImpl(tensor.device().type()).synchronizeDevice(tensor.device().index());
+  }
+}
+
 void TrainingState::begin_step() {
   const c10::NoGradGuard no_grad;
   kept_buffers_.clear();
@@ -225,6 +235,7 @@ void TrainingState::begin_step() {
 
 bool TrainingState::undo_step() {
   const c10::NoGradGuard no_grad;
+  wait_for_devices();
   std::size_t index = 0;
   for (std::size_t i = 0; i < cores_.size(); ++i) {
     for (at::Tensor buffer : cores_[i]->module().buffers()) buffer.copy_(kept_buffers_.at(index++));

@@ -132,6 +132,8 @@ class TrainingState {
 
  private:
   std::vector<HookState> hook_states() const;
+  // Waits for all streams: a step that failed may have left work on streams of the user's.
+  void wait_for_devices() const;
   // The parameters' version counters; `instead`: what counts for some of them.
   std::vector<std::uint32_t> versions(const std::map<const c10::TensorImpl*, std::uint32_t>& instead = {}) const;
 

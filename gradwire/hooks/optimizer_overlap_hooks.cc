@@ -142,7 +142,7 @@ void HookThenOptimizer::give_state(const std::string& name, Entry& entry, const 
   if (maker != nullptr) maker->step();
   const auto made = maker == nullptr ? states.end() : maker->state().find(model.unsafeGetTensorImpl());
   if (maker == nullptr || made == maker->state().end() ||
-      !internal::replace_parts(*made->second, parts, entry.parameter)) {
+      !internal::replace_parts(*made->second, parts, entry.parameter.device())) {
     throw InvalidArgument(concat("The state that was loaded for the optimizer of '", name, "' has '",
                                  parts.begin()->first,
                                  "', which this kind of optimizer does not have; it was saved "

@@ -39,7 +39,7 @@ StateParts parts_of(const torch::optim::OptimizerParamState& state) {
   return parts;
 }
 
-bool replace_parts(torch::optim::OptimizerParamState& state, const StateParts& parts, const at::Tensor& parameter) {
+bool replace_parts(torch::optim::OptimizerParamState& state, const StateParts& parts, const c10::Device& device) {
   torch::serialize::OutputArchive own;
   state.serialize(own);
   const std::vector<std::string> keys = reread(own).keys();
@@ -59,7 +59,7 @@ bool replace_parts(torch::optim::OptimizerParamState& state, const StateParts& p
       archive.write(key, found->second);
     }
   }
-  torch::serialize::InputArchive input = reread(archive, parameter.device());
+  torch::serialize::InputArchive input = reread(archive, device);
   state.serialize(input);
   return true;
 }

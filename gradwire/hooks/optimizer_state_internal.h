@@ -6,6 +6,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
+#include <c10/core/Device.h>
 #include <torch/optim/optimizer.h>
 
 #include <map>
@@ -18,9 +19,9 @@ using StateParts = std::map<std::string, c10::IValue>;
 // Returns copies of the parts, tensors on the CPU. Leaves out undefined tensors.
 StateParts parts_of(const torch::optim::OptimizerParamState& state);
 
-// Replaces `state`, the state of `parameter`, by copies of `parts`, tensors on the parameter's device. Returns false
-// when the class of `state` lacks one of the parts.
-bool replace_parts(torch::optim::OptimizerParamState& state, const StateParts& parts, const at::Tensor& parameter);
+// Replaces `state` by copies of `parts`, with tensors on `device`: mostly the parameter's. Returns false when the class
+// of `state` lacks one of the parts.
+bool replace_parts(torch::optim::OptimizerParamState& state, const StateParts& parts, const c10::Device& device);
 
 // Gives `parameter`, one of the optimizer's, the state that it had before the optimizer's first step: none, but for
 // Adagrad, whose constructor makes the states, and whose step() needs them.

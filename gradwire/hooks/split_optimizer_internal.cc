@@ -115,17 +115,6 @@ std::string bytes_of_changed(Optimizer& optimizer, const Change& change) {
   return archive_bytes(archive);
 }
 
-void move_to_parameters(Optimizer& optimizer) {
-  for_each_state(optimizer, [](const at::Tensor& parameter, OptimizerParamState& state) {
-    if (parameter.is_cpu()) return;
-    const std::vector<at::Tensor*> own = tensors_of(state);
-    for (at::Tensor* const tensor : own) {
-      if (tensor->defined()) *tensor = tensor->to(parameter.device());
-    }
-    if (own.empty()) GRADWIRE_CHECK(replace_parts(state, parts_of(state), parameter));
-  });
-}
-
 // `complete` is called when the states are those of the archive, with their tensors on the CPU.
 template <class Complete>
 void load_with(Optimizer& optimizer, std::string_view archive, const Complete& complete) {
@@ -134,7 +123,6 @@ void load_with(Optimizer& optimizer, std::string_view archive, const Complete& c
   replace_state(optimizer, [&] {
     optimizer.load(read);
     complete();
-    move_to_parameters(optimizer);
   });
 }
 
@@ -172,6 +160,18 @@ void load_optimizer(Optimizer& optimizer, std::string_view bytes) {
   load_with(optimizer, bytes, [] {});
 }
 
+void move_to_parameters(Optimizer& optimizer) {
+  const c10::NoGradGuard no_grad;
+  for_each_state(optimizer, [](const at::Tensor& parameter, OptimizerParamState& state) {
+    if (parameter.is_cpu()) return;
+    const std::vector<at::Tensor*> own = tensors_of(state);
+    for (at::Tensor* const tensor : own) {
+      if (tensor->defined()) *tensor = tensor->to(parameter.device());
+    }
+    if (own.empty()) GRADWIRE_CHECK(replace_parts(state, parts_of(state), parameter.device()));
+  });
+}
+
 SplitOptimizer split_optimizer(Optimizer& optimizer) {
   const c10::NoGradGuard no_grad;
   SplitOptimizer parts{.tensors = large_tensors_of(optimizer)};
@@ -187,7 +187,10 @@ SplitOptimizer split_optimizer(Optimizer& optimizer) {
 }
 
 void load_split(Optimizer& optimizer, std::string_view archive, const std::vector<at::Tensor>& tensors) {
-  load_with(optimizer, archive, [&] { put_in_place(optimizer, tensors); });
+  load_with(optimizer, archive, [&] {
+    put_in_place(optimizer, tensors);
+    move_to_parameters(optimizer);
+  });
 }
 
 }  // namespace gradwire::internal

@@ -24,9 +24,12 @@ std::vector<at::Tensor> large_tensors_of(torch::optim::Optimizer& optimizer);
 // before afterwards. Throws what its save() throws.
 std::string bytes_of_optimizer(torch::optim::Optimizer& optimizer);
 
-// Puts what bytes_of_optimizer() returned in the place of the whole state of `optimizer`, on the devices of its
-// parameters. Throws what load() throws; the state from before stays then.
+// Puts what bytes_of_optimizer() returned in the place of the whole state of `optimizer`, with tensors on the CPU: see
+// move_to_parameters(). Throws what load() throws; the state from before stays then.
 void load_optimizer(torch::optim::Optimizer& optimizer, std::string_view bytes);
+
+// Moves the state of each parameter to the parameter's device, where it can step the parameter.
+void move_to_parameters(torch::optim::Optimizer& optimizer);
 
 struct SplitOptimizer {
   std::string archive = {};              // as the optimizer writes it, with a placeholder for each of the tensors

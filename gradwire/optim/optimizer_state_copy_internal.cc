@@ -34,7 +34,7 @@ void copy_entry(const torch::optim::OptimizerParamState& state, const at::Tensor
   kept = state.clone();  // its tensors are those of `state`
   const std::vector<at::Tensor*> tensors = tensors_of(*kept);
   if (tensors.empty()) {
-    GRADWIRE_CHECK(replace_parts(*kept, parts_of(state), parameter));
+    GRADWIRE_CHECK(replace_parts(*kept, parts_of(state), parameter.device()));
     return;
   }
   memory.resize(tensors.size());

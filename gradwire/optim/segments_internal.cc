@@ -52,7 +52,7 @@ void split_state(const torch::optim::Optimizer& whole, const std::vector<Stepped
           value = value.toTensor().narrow(0, segment.begin, segment.numel).clone();
       }
       auto state = found->second->clone();
-      GRADWIRE_CHECK(replace_parts(*state, mine, tensor));
+      GRADWIRE_CHECK(replace_parts(*state, mine, tensor.device()));
       states[tensor.unsafeGetTensorImpl()] = std::move(state);
     }
   }
@@ -85,7 +85,7 @@ void JoinedState::give(torch::optim::Optimizer& whole) {
       if (is_tensor_of(value, {parameter.numel()}))
         value = value.toTensor().as_strided(parameter.sizes(), parameter.strides());
     }
-    GRADWIRE_CHECK(replace_parts(*joined.state, joined.parts, parameter));
+    GRADWIRE_CHECK(replace_parts(*joined.state, joined.parts, at::kCPU));
     whole.state()[key] = std::move(joined.state);
   }
   parameters_.clear();

@@ -212,6 +212,7 @@ void ZeroRedundancyOptimizer::deal(const Deal& deal) {
   for (const Parcel& parcel : deal.parcels) {
     const auto over = make_over(parcel.entries);
     internal::load_optimizer(*over, parcel.bytes);
+    internal::move_to_parameters(*over);
     move_state(*over, *all, over->param_groups()[0].params());
   }
   p.place_anew({.rank = deal.rank, .size = deal.size, .copies = deal.copies}, param_groups_);

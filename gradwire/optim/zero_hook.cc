@@ -12,6 +12,7 @@
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/hooks/averaged_bucket_internal.h"
+#include "gradwire/hooks/split_optimizer_internal.h"
 #include "gradwire/hooks/unstepped_internal.h"
 #include "gradwire/hooks/wrapper_internal.h"
 #include "gradwire/optim/zero_overlap_internal.h"
@@ -90,7 +91,10 @@ class ZeroHook final : public internal::HookWrapper {
           ParamGroups group;
           group.push_back(with_options_of(overlap_->groups()[0], part));
           piece->optimizer = p.make(std::move(group));
-          if (p.loaded != nullptr) move_state(*p.loaded, *piece->optimizer, part);
+          if (p.loaded != nullptr) {
+            move_state(*p.loaded, *piece->optimizer, part);
+            internal::move_to_parameters(*piece->optimizer);
+          }
         }
         piece->shared.add(part);
         piece->groups.emplace_back(std::move(part));

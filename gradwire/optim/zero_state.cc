@@ -105,11 +105,15 @@ void ZeroRedundancyOptimizer::load(torch::serialize::InputArchive& archive) {
     if (piece->optimizer == nullptr) continue;
     if (piece->segments.empty()) {
       move_state(*plain, *piece->optimizer, parameters_in(piece->groups));
+      internal::move_to_parameters(*piece->optimizer);
     } else {
       segments.push_back(segments_of(*piece, *piece->optimizer));
     }
   }
-  if (p.copy != nullptr) move_state(*plain, *p.copy, parameters_in(p.copy->param_groups()));
+  if (p.copy != nullptr) {
+    move_state(*plain, *p.copy, parameters_in(p.copy->param_groups()));
+    internal::move_to_parameters(*p.copy);
+  }
   internal::split_state(*plain, segments);
   if (p.options.overlap_with_ddp && !p.placed) p.loaded = std::move(plain);
 }

@@ -19,8 +19,9 @@ import program_far_apart
 import program_manager
 import program_slow
 from conftest import block_of
-from gradwire._bytes import join_value, split_value
+from gradwire._bytes import _on_own_device, join_value, split_value
 from gradwire.distributed.optim import DilocoAverager, PostLocalSGDOptimizer, ZeroRedundancyOptimizer
+from gradwire.distributed.optim._elastic_shards import _beside
 from gradwire.nn.parallel import DistributedDataParallel
 
 GUARD = 240
@@ -263,6 +264,20 @@ def test_a_state_in_parts_is_the_state():
     assert again["nested"]["pair"][1] == "text" and again["nested"]["none"] is None and again["nested"]["number"] == 7
     for one, other in zip(again["tensors"], state["tensors"], strict=True):
         assert one.dtype == other.dtype and torch.equal(one, other)
+
+
+def test_a_state_comes_to_the_devices_of_its_new_rank():
+    class Storage:
+        def to(self, device):
+            return f"on {device}"
+
+    here = Storage()
+    assert _on_own_device(here, "cpu") is here
+    assert _on_own_device(here, "cuda:1") == "on cuda", "the current device of this rank, not that of the rank before"
+    parameter, value = torch.zeros(2, device="meta"), torch.zeros(2)
+    assert _beside(parameter, "exp_avg", value).is_meta, "a checkpoint's tensors are on the CPU"
+    assert _beside(parameter, "step", value) is value
+    assert _beside(parameter, "note", "text") == "text"
 
 
 def test_what_cannot_be_added_is_refused():

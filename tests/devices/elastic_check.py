@@ -58,6 +58,15 @@ def wait_for_newcomer(epoch: int) -> None:
     store.wait([f"epoch/{epoch}/change"], datetime.timedelta(seconds=60))
 
 
+def require_same_parameters(model: nn.Module, group: dist.ProcessGroup) -> None:
+    """Raises unless two ranks are there at the end, with the same bits: the newcomer got all of the state."""
+    mine = torch.cat([parameter.detach().flatten() for parameter in model.parameters()]).cpu()
+    all_of_them = [torch.empty_like(mine) for _ in range(group.size())]
+    dist.all_gather(all_of_them, mine, group)
+    if group.size() != 2 or not torch.equal(*all_of_them):
+        raise AssertionError(f"{group.size()} ranks ended with parameters that differ by {(all_of_them[0] - all_of_them[-1]).abs().max().item()}")
+
+
 def main() -> None:
     device, folder, way = sys.argv[1], pathlib.Path(sys.argv[2]), sys.argv[3]
     elastic = gradwire.elastic.Elastic()
@@ -80,6 +89,7 @@ def main() -> None:
         optimizer.step()
 
     elastic.run(STEPS, step)
+    require_same_parameters(model, elastic.group)
     if elastic.group.rank() == 0:
         x = samples(STEPS, 0)
         losses = [nn.functional.mse_loss(model.module(x.to(device)), target_of(x).to(device)).item()]

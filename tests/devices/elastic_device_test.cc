@@ -1,14 +1,17 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
 // Elastic jobs whose models are on a device: the state of members, optimizers and hooks comes to newcomers on theirs,
-// and the job ends with the values of a serial program on the CPU. Members are threads with a fake device each.
+// and the job ends with the bits of a serial program, or of the same job on the CPU. Members are threads with a fake
+// device each.
 #include <c10/core/DeviceGuard.h>
+#include <c10/core/Event.h>
+#include <c10/core/StreamGuard.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <atomic>
-#include <cctype>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -16,6 +19,8 @@
 #include "gradwire/ddp/device_test_support.h"
 #include "gradwire/elastic/elastic_test_support.h"
 #include "gradwire/hooks/registry.h"
+#include "gradwire/optim/diloco.h"
+#include "gradwire/optim/post_local_sgd_optimizer.h"
 #include "gradwire/optim/zero_redundancy_optimizer.h"
 
 namespace gradwire::testing::elastic_device_test {
@@ -54,59 +59,78 @@ std::unique_ptr<torch::optim::Optimizer> make_adam(const std::vector<at::Tensor>
 }
 
 // One way of training that jobs on devices are tested with.
-struct Job {
+struct Way {
   std::string name;
   std::string hook = {};
-  bool shards = false;  // the optimizer shares its state out
+  bool shards = false;         // the optimizer shares its state out
+  bool on_own_stream = false;  // each step runs on a stream of the program's
+  double tolerance = 1e-6;
 };
 
 struct MemberEnd {
   std::string error;
   bool killed = false;
-  std::vector<at::Tensor> values;  // on the CPU
-  std::vector<at::Tensor> moments;
-  bool moments_are_on_device = true;
+  std::vector<at::Tensor> values = {};  // on the CPU
+  std::vector<c10::Device> moments_on = {};
 };
 
 using BeforeStep = std::function<void(const ElasticStep& at)>;
 
-std::unique_ptr<torch::optim::Optimizer> optimizer_for(const Job& job, const DistributedDataParallel<Net>& ddp,
+// Runs `work` on a stream of the program's, as programs do: an exception leaves that stream's work behind.
+void run_on(const c10::Stream& own, const std::function<void()>& work) {
+  const c10::Stream current = current_stream(own.device());
+  c10::Event begins(own.device_type());
+  begins.record(current);
+  begins.block(own);
+  {
+    const c10::StreamGuard guard(own);
+    work();
+  }
+  c10::Event ends(own.device_type());
+  ends.record(own);
+  ends.block(current);
+}
+
+std::unique_ptr<torch::optim::Optimizer> optimizer_for(const Way& way, const DistributedDataParallel<Net>& ddp,
                                                        const std::shared_ptr<ProcessGroup>& group) {
-  if (!job.shards) return make_adam(ddp.parameters());
+  if (!way.shards) return make_adam(ddp.parameters());
   ZeroOptions options;
   options.process_group = group;
   return std::make_unique<ZeroRedundancyOptimizer>(ddp.parameters(),
                                                    optimizer_factory<torch::optim::Adam>(adam_options()), options);
 }
 
-void run_member(const ElasticOptions& options, const Job& job, int index, const BeforeStep& before, MemberEnd& end) {
-  const c10::Device device = fake_device(index);
-  const c10::DeviceGuard here(device);
+void run_member(const ElasticOptions& options, const Way& way, const c10::Device& device, const BeforeStep& before,
+                MemberEnd& end) {
+  const c10::OptionalDeviceGuard here(device.is_cpu() ? std::nullopt : std::optional(device));
   try {
     Elastic elastic(options);
     DdpOptions ddp_options;
     ddp_options.process_group = elastic.group();
     Net net(device);
     DistributedDataParallel ddp(net, ddp_options);
-    if (!job.hook.empty()) ddp.register_comm_hook(make_hook(job.hook));
-    const auto optimizer = optimizer_for(job, ddp, elastic.group());
+    if (!way.hook.empty()) ddp.register_comm_hook(make_hook(way.hook));
+    const auto optimizer = optimizer_for(way, ddp, elastic.group());
     elastic.add(ddp).add(*optimizer);
+    const auto own_stream = way.on_own_stream ? std::optional(new_stream(device)) : std::nullopt;
     try {
       elastic.run(kSteps, [&](const ElasticStep& at) {
         if (before) before(at);
-        optimizer->zero_grad();
-        ddp(samples_of(at).to(device)).square().sum().backward();
-        optimizer->step();
+        const auto train = [&] {
+          optimizer->zero_grad();
+          ddp(samples_of(at).to(device)).square().sum().backward();
+          optimizer->step();
+        };
+        own_stream ? run_on(*own_stream, train) : train();
       });
     } catch (const Killed&) {
       end.killed = true;
     }
     for (const at::Tensor& parameter : net->parameters()) end.values.push_back(parameter.detach().cpu().clone());
     end.values.push_back(net->passes.cpu().clone());
-    for (const auto& [key, state] : optimizer->state()) {
-      const at::Tensor& moment = static_cast<torch::optim::AdamParamState&>(*state).exp_avg();
-      end.moments_are_on_device = end.moments_are_on_device && moment.device() == device;
-    }
+    auto* const zero = dynamic_cast<ZeroRedundancyOptimizer*>(optimizer.get());
+    for (const auto& [key, state] : (zero == nullptr ? *optimizer : zero->local_optimizer()).state())
+      end.moments_on.push_back(static_cast<torch::optim::AdamParamState&>(*state).exp_avg().device());
   } catch (const std::exception& error) {
     end.error = error.what();
   }
@@ -140,35 +164,35 @@ std::vector<at::Tensor> serial_values(const std::vector<int>& sizes) {
   return values;
 }
 
-class ElasticOnDevices : public ::testing::TestWithParam<Job> {};
-INSTANTIATE_TEST_SUITE_P(Jobs, ElasticOnDevices,
-                         ::testing::Values(Job{"average"}, Job{"ef21", "int8:memory=ef21"},
-                                           Job{"error_feedback", "int8:memory=error_feedback"},
-                                           Job{"power_sgd", "power_sgd:start=2,min_rate=0"}, Job{"shards", "", true}),
-                         [](const auto& info) { return info.param.name; });
+// What is left of a job that begins with three members, loses one, and gets a new one.
+struct JobEnd {
+  std::vector<MemberEnd> members{4};  // the third is killed
+  std::vector<int> sizes;             // by step
+};
 
-// World 3 loses one, goes on at 2, and grows to 3 again.
-TEST_P(ElasticOnDevices, AJobLosesAMemberAndGetsANewOne) {
-  const Job& way = GetParam();
+JobEnd run_job(const Way& way, bool on_cpu) {
+  JobEnd end;
   ElasticJob job({.min = 2, .max = 3, .first = 3});
   std::atomic<bool> start_another{false};
   const BeforeStep tell = [&](const ElasticStep& at) {
-    if (at.step == kGrowAt && at.size == 2) {
-      start_another = true;
-      job.decided(membership::change_key(at.epoch));  // for the new one
-    }
+    if (at.step != kGrowAt || at.size != 2) return;
+    start_another = true;
+    job.decided(membership::change_key(at.epoch));  // for the new one
   };
   const BeforeStep die = [](const ElasticStep& at) {
     if (at.step == kKillAt) throw Killed();
   };
-  std::vector<MemberEnd> ends(4);
   std::atomic<int> ended{0};
   std::vector<std::thread> threads;
   const auto start = [&](std::size_t index, const BeforeStep& before) {
     threads.emplace_back([&, index, before] {
-      run_member(job.options(), way, static_cast<int>(index), before, ends[index]);
+      const c10::Device device = on_cpu ? c10::Device(at::kCPU) : fake_device(static_cast<int>(index));
+      run_member(job.options(), way, device, before, end.members[index]);
       if (index < 2) ++ended;
     });
+    // Members have ranks in the order in which they come.
+    while (joined_members(job.journal()) < std::ssize(threads) && end.members[index].error.empty())
+      std::this_thread::yield();
   };
   start(0, tell);
   start(1, tell);
@@ -176,20 +200,59 @@ TEST_P(ElasticOnDevices, AJobLosesAMemberAndGetsANewOne) {
   while (!start_another && ended == 0) std::this_thread::yield();
   start(3, {});
   for (auto& thread : threads) thread.join();
+  end.sizes = sizes_of(job.journal(), kSteps);
+  return end;
+}
 
+class ElasticOnDevices : public ::testing::TestWithParam<Way> {};
+INSTANTIATE_TEST_SUITE_P(Jobs, ElasticOnDevices,
+                         ::testing::Values(Way{"average"}, Way{"ef21", "int8:memory=ef21"},
+                                           Way{"error_feedback", "int8:memory=error_feedback"},
+                                           Way{.name = "power_sgd",
+                                               .hook = "power_sgd:start=2,min_rate=0",
+                                               .tolerance = 1e-4},  // sums of other orders
+                                           Way{.name = "shards", .shards = true},
+                                           Way{.name = "own_stream", .on_own_stream = true}),
+                         [](const auto& info) { return info.param.name; });
+
+TEST_P(ElasticOnDevices, AJobLosesAMemberAndGetsANewOne) {
+  const Way& way = GetParam();
+  const JobEnd job = run_job(way, /*on_cpu=*/false);
+  const std::vector<MemberEnd>& ends = job.members;
   EXPECT_TRUE(ends[2].killed) << ends[2].error;
-  const std::vector<int> sizes = sizes_of(job.journal(), kSteps);
-  EXPECT_EQ(sizes[kKillAt - 1], 3);
-  EXPECT_EQ(sizes[kKillAt], 2);
-  EXPECT_EQ(sizes.back(), 3) << "the new member came too late";
+  EXPECT_EQ(job.sizes[kKillAt - 1], 3);
+  EXPECT_EQ(job.sizes[kKillAt], 2);
+  EXPECT_EQ(job.sizes.back(), 3) << "the new member came too late";
   for (const std::size_t i : {0, 1, 3}) {
     ASSERT_EQ(ends[i].error, "");
-    EXPECT_TRUE(ends[i].moments_are_on_device);
+    EXPECT_FALSE(ends[i].moments_on.empty());
+    for (const c10::Device& device : ends[i].moments_on) EXPECT_EQ(device, fake_device(static_cast<int>(i)));
     expect_equal_bits(ends[i].values, ends[0].values, concat("member ", i, " against member 0"));
   }
   EXPECT_EQ(ends[0].values.back()[0].item<float>(), static_cast<float>(kSteps));  // no pass counts twice
-  if (way.hook.empty()) expect_equal_bits(ends[0].values, serial_values(sizes), "the serial program");
+  if (way.hook.empty()) {
+    expect_equal_bits(ends[0].values, serial_values(job.sizes), "the serial program");
+  } else {
+    const JobEnd on_cpu = run_job(way, /*on_cpu=*/true);
+    ASSERT_EQ(on_cpu.members[0].error, "");
+    ASSERT_EQ(on_cpu.sizes, job.sizes);
+    for (std::size_t i = 0; i < ends[0].values.size(); ++i) {
+      EXPECT_TRUE(at::allclose(ends[0].values[i], on_cpu.members[0].values[i], 1e-5, way.tolerance))
+          << "tensor " << i << " differs from that of the job on the CPU by at most "
+          << (ends[0].values[i] - on_cpu.members[0].values[i]).abs().max().item<double>();
+    }
+  }
   EXPECT_EQ(races(), "");
+}
+
+TEST(ElasticOnDevicesTest, WhatGoesOnTheCpuOnlyIsRefused) {
+  ElasticJob job({.min = 1, .max = 1, .first = 1});
+  EXPECT_THROW(Elastic(job.options("nccl")), UnsupportedError);
+  Elastic elastic(job.options());
+  Layers layers(fake_device(0), 4);
+  auto diloco = std::make_shared<DilocoAverager>(layers->parameters(), DilocoOptions{.process_group = elastic.group()});
+  PostLocalSGDOptimizer optimizer(make_adam(layers->parameters()), diloco);
+  EXPECT_THROW(elastic.add(optimizer), UnsupportedError);
 }
 
 }  // namespace

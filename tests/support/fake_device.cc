@@ -70,6 +70,7 @@ class FakeGuard final : public c10::impl::DeviceGuardImplInterface {
   void synchronizeEvent(void* event) const override {
     if (event != nullptr) watcher().finish(*static_cast<Clock*>(event));
   }
+  void synchronizeDevice(c10::DeviceIndex device) const override { watcher().finish_all(device); }
 #if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR > 12
   bool isStreamCapturing(const c10::Stream& stream) const override { return watcher().is_captured(stream); }
 #endif

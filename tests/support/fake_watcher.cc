@@ -107,6 +107,21 @@ void Watcher::queue(const c10::Stream& stream, std::function<void()> copy) {
   queued_.push_back({name, clocks_[name][name], std::move(copy)});
 }
 
+void Watcher::finish_all(c10::DeviceIndex device) {
+  Clock everything;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [stream, clock] : clocks_) {
+      if (stream.first != device) continue;
+      for (const auto& [name, time] : clock) everything[name] = std::max(everything[name], time);
+    }
+    for (auto& [stream, clock] : clocks_) {
+      if (stream.first == device) clock = everything;
+    }
+  }
+  finish(everything);
+}
+
 void Watcher::finish(const Clock& event) {
   std::vector<std::function<void()>> done;
   {

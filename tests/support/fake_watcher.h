@@ -53,6 +53,9 @@ class Watcher {
   // The host waits for an event.
   void finish(const Clock& event);
 
+  // The host waits for all streams of a device.
+  void finish_all(c10::DeviceIndex device);
+
   // `stream` is captured into a graph from now on, or no longer.
   void capture(const c10::Stream& stream, bool begin);
   bool is_captured(const c10::Stream& stream);

@@ -36,9 +36,11 @@ def _copy_value(value: Any, memory: Any) -> Any:
     return value.detach().clone()
 
 
-def _beside(parameter: Tensor, value: Any) -> Any:
-    """The value on the parameter's device, unless it is on the CPU, where optimizers also keep the numbers of steps."""
-    return value.to(parameter.device) if isinstance(value, Tensor) and not value.is_cpu else value
+def _beside(parameter: Tensor, name: str, value: Any) -> Any:
+    """A value of the state on the parameter's device; a number of steps on the CPU stays there, as in torch.optim."""
+    if not isinstance(value, Tensor) or (name == "step" and value.is_cpu):
+        return value
+    return value.to(parameter.device)
 
 
 class ElasticShards:
@@ -129,7 +131,7 @@ class ElasticShards:
         return bytes_of({entry: state[entry] for entry in entries if entry in state})
 
     def read_entries(self, entries: list[int], path: str) -> bytes:
-        saved = torch.load(path, weights_only=True)
+        saved = torch.load(path, map_location="cpu", weights_only=True)
         numbers = [number for group in saved["param_groups"] for number in group["params"]]
         state = {entry: saved["state"][name] for entry, name in enumerate(numbers) if name in saved["state"]}
         return bytes_of({entry: state[entry] for entry in entries if entry in state})
@@ -161,7 +163,7 @@ class ElasticShards:
             mine = {parameter for group in holder.param_groups for parameter in group["params"]}
             for entry, parameter in enumerate(self._optimizer._parameters()):
                 if parameter in mine and entry in state:
-                    holder.state[parameter] = {name: _beside(parameter, value) for name, value in state[entry].items()}
+                    holder.state[parameter] = {name: _beside(parameter, name, value) for name, value in state[entry].items()}
 
     def _present(self) -> dict[int, dict[str, Any]]:
         """What the optimizers of this rank remember, by entry."""
