@@ -4,11 +4,12 @@
 #   One room, one object library `gradwire_<NAME>`; its objects go into the shared library of its layer.
 #   Its sources are compiled in batches (GRADWIRE_UNITY) unless the room says APART.
 #   DEPENDS names rooms, which must lie below or beside it; the include check in scripts/ enforces the line.
-# gradwire_test(NAME SOURCES ... [LAYER core|torch] [LABELS ...] [LIBS ...] [ARGS ...] [TIMEOUT s] [LONG])
+# gradwire_test(NAME SOURCES ... [LAYER core|torch] [LABELS ...] [LIBS ...] [ARGS ...] [TIMEOUT s] [LONG] [OWN_NEW])
 # gradwire_test(NAME PROGRAM name ARGS ... [LAYER ...] [LABELS ...] [TIMEOUT s])   another run of the program of another test
 #   A GoogleTest program `<NAME>` in build/bin/tests, registered with ctest one test a program. Labels: fast (the default), slow,
 #   per_kernel, multiproc (starts processes of its own: takes two places among the tests at a time), chaos (kills them: runs alone).
 #   LONG: takes half a minute or more, and starts before the others, so that it does not run alone at the end.
+#   OWN_NEW: replaces operator new; not built for ThreadSanitizer, which replaces it too.
 # gradwire_test(NAME IN program SOURCES name_test.cc ... [LAYER ...] [LABELS ...] [ARGS ...] [TIMEOUT s])
 #   The same in a program that several tests share: its sources are compiled in batches (GRADWIRE_UNITY), so each has a namespace of
 #   its own. ctest still runs each test as a process of its own, with the names of its sources as arguments (tests/support/test_main.cc).
@@ -111,25 +112,28 @@ function(gradwire_link_layer TARGET LAYER)
   endif()
 endfunction()
 
-# One precompiled header for the tests below the line. Above it, libtorch's is the one that a source may have.
-function(gradwire_use_test_pch TARGET)
-  if(NOT TARGET gradwire_test_pch)
-    add_library(gradwire_test_pch OBJECT "${PROJECT_SOURCE_DIR}/cmake/test_pch.cc")
-    target_link_libraries(gradwire_test_pch PRIVATE gradwire_flags GTest::gtest Threads::Threads)
+# One precompiled header for the tests below the line that are compiled with the same FLAGS. Above it, libtorch's is the one that a
+# source may have.
+function(gradwire_use_test_pch TARGET FLAGS)
+  set(pch "gradwire_test_pch${FLAGS}")
+  if(NOT TARGET ${pch})
+    add_library(${pch} OBJECT "${PROJECT_SOURCE_DIR}/cmake/test_pch.cc")
+    target_link_libraries(${pch} PRIVATE gradwire_flags GTest::gtest Threads::Threads)
     # As the tests themselves, which are programs.
-    set_target_properties(gradwire_test_pch PROPERTIES POSITION_INDEPENDENT_CODE OFF)
-    target_compile_options(gradwire_test_pch PRIVATE -fPIE)
-    target_precompile_headers(gradwire_test_pch PRIVATE "${PROJECT_SOURCE_DIR}/cmake/test_pch.h")
+    set_target_properties(${pch} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
+    target_compile_options(${pch} PRIVATE -fPIE ${FLAGS})
+    target_precompile_headers(${pch} PRIVATE "${PROJECT_SOURCE_DIR}/cmake/test_pch.h")
   endif()
-  target_precompile_headers(${TARGET} REUSE_FROM gradwire_test_pch)
+  target_precompile_headers(${TARGET} REUSE_FROM ${pch})
 endfunction()
 
 # The program TARGET for tests, with more sources if it is there already.
 function(gradwire_shared_test_program TARGET LAYER)
-  cmake_parse_arguments(S "" "" "SOURCES;LIBS" ${ARGN})
+  cmake_parse_arguments(S "" "" "SOURCES;LIBS;LABELS" ${ARGN})
   list(TRANSFORM S_SOURCES PREPEND "${CMAKE_CURRENT_SOURCE_DIR}/" REGEX "^[^/]")
   if(NOT TARGET ${TARGET})
-    gradwire_test_program(${TARGET} ${LAYER} SOURCES "${PROJECT_SOURCE_DIR}/tests/support/test_main.cc" LIBS GTest::gtest)
+    gradwire_test_program(${TARGET} ${LAYER} SOURCES "${PROJECT_SOURCE_DIR}/tests/support/test_main.cc" LIBS GTest::gtest
+      LABELS ${S_LABELS})
     gradwire_compile_in_batches(${TARGET} 6)
   endif()
   get_target_property(known ${TARGET} SOURCES)
@@ -138,15 +142,22 @@ function(gradwire_shared_test_program TARGET LAYER)
   target_link_libraries(${TARGET} PRIVATE ${S_LIBS})
 endfunction()
 
+# In a sanitized build a test takes Clang a third of the time to compile at -O0. Those that go through every kernel compute so much themselves
+# that they would lose more than that when they run.
 function(gradwire_test_program TARGET LAYER)
-  cmake_parse_arguments(P "" "" "SOURCES;LIBS" ${ARGN})
+  cmake_parse_arguments(P "" "" "SOURCES;LIBS;LABELS" ${ARGN})
+  set(flags)
+  if(GRADWIRE_SANITIZE AND CMAKE_CXX_COMPILER_ID STREQUAL "Clang" AND NOT "per_kernel" IN_LIST P_LABELS)
+    set(flags -O0)
+  endif()
   add_executable(${TARGET} ${P_SOURCES})
   set_target_properties(${TARGET} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/bin/tests")
   gradwire_link_layer(${TARGET} ${LAYER})
   target_link_libraries(${TARGET} PRIVATE ${P_LIBS})
   gradwire_compile_lightly(${TARGET})
   if(LAYER STREQUAL "core")
-    gradwire_use_test_pch(${TARGET})
+    target_compile_options(${TARGET} PRIVATE ${flags})
+    gradwire_use_test_pch(${TARGET} "${flags}")
   endif()
 endfunction()
 
@@ -154,10 +165,10 @@ endfunction()
 set(GRADWIRE_LONG_TEST 60)
 
 function(gradwire_test NAME)
-  if(NOT GRADWIRE_TESTS)
+  cmake_parse_arguments(T "LONG;OWN_NEW" "LAYER;TIMEOUT;PROGRAM;IN" "SOURCES;LABELS;LIBS;ARGS" ${ARGN})
+  if(NOT GRADWIRE_TESTS OR (T_OWN_NEW AND GRADWIRE_SANITIZE MATCHES "thread"))
     return()
   endif()
-  cmake_parse_arguments(T "LONG" "LAYER;TIMEOUT;PROGRAM;IN" "SOURCES;LABELS;LIBS;ARGS" ${ARGN})
   if(NOT T_LAYER)
     set(T_LAYER core)
   endif()
@@ -169,13 +180,13 @@ function(gradwire_test NAME)
   endif()
   if(T_IN)
     set(T_PROGRAM ${T_IN})
-    gradwire_shared_test_program(${T_IN} ${T_LAYER} SOURCES ${T_SOURCES} LIBS ${T_LIBS})
+    gradwire_shared_test_program(${T_IN} ${T_LAYER} SOURCES ${T_SOURCES} LIBS ${T_LIBS} LABELS ${T_LABELS})
     list(FILTER T_SOURCES INCLUDE REGEX "_test\\.cc$")
     list(TRANSFORM T_SOURCES REPLACE ".*/" "")
     list(APPEND T_ARGS ${T_SOURCES})
   elseif(NOT T_PROGRAM)
     set(T_PROGRAM ${NAME})
-    gradwire_test_program(${NAME} ${T_LAYER} SOURCES ${T_SOURCES} LIBS GTest::gtest_main ${T_LIBS})
+    gradwire_test_program(${NAME} ${T_LAYER} SOURCES ${T_SOURCES} LIBS GTest::gtest_main ${T_LIBS} LABELS ${T_LABELS})
   endif()
   add_test(NAME ${NAME} COMMAND ${T_PROGRAM} ${T_ARGS})
   set_tests_properties(${NAME} PROPERTIES LABELS "${T_LABELS};${T_LAYER}" TIMEOUT ${T_TIMEOUT}
