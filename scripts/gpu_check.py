@@ -130,7 +130,8 @@ class Check:
             raise NotRun(built["without"])
         if not list((self.build / "python" / "gradwire").glob("_C*.so")):
             raise Failed("the Python package is not built; run the step build")
-        path = os.pathsep.join([str(self.build / "python"), *filter(None, [os.environ.get("PYTHONPATH")])])
+        # The second: what tests of the package share.
+        path = os.pathsep.join([str(self.build / "python"), str(ROOT / "python" / "tests"), *filter(None, [os.environ.get("PYTHONPATH")])])
         return ["env", f"PYTHONPATH={path}", built.get("Python", PYTHON), program]
 
     def python_check(self):
@@ -365,18 +366,20 @@ def step_python(check):
     return {**checked, "rows": rows}
 
 
+def elastic_line(check, device, way):
+    """The line of an elastic job of two ranks on a device, of which one is killed and replaced."""
+    with tempfile.TemporaryDirectory() as folder:
+        lines, problem = check.ranks(2, check.python_program(ELASTIC_CHECK), device, folder, way, options=("--elastic", "1:2"))
+    return lines[0] if lines and not problem else {"hook": way, "failed": problem or "nothing was printed"}
+
+
 def step_elastic(check):
     """Elastic jobs from Python whose models are on the device: a rank is killed and replaced; losses beside the CPU's."""
-    command = check.python_program(ELASTIC_CHECK)
     rows, problems = [], []
     for way in ("plain", "int8", "zero"):
-        found = {}
-        for device in dict.fromkeys(("cpu", "cuda" if check.gpu else "cpu")):
-            with tempfile.TemporaryDirectory() as folder:
-                lines, problem = check.ranks(2, command, device, folder, way, options=("--elastic", "1:2"))
-            found[device] = lines[0] if lines and not problem else {"hook": way, "failed": problem or "nothing was printed"}
-        expected, measured = found["cpu"], list(found.values())[-1]
-        row, problem = ({"hook": way}, expected["failed"]) if "failed" in expected else compare_hook(way, measured, expected)
+        on_cpu = elastic_line(check, "cpu", way)
+        measured = elastic_line(check, "cuda", way) if check.gpu and "failed" not in on_cpu else on_cpu
+        row, problem = compare_hook(way, measured, on_cpu)
         rows.append(row)
         if problem:
             problems.append(problem)

@@ -72,6 +72,7 @@ Elastic::Impl::Impl(ElasticOptions options)
 
 ElasticEnd Elastic::Impl::run(std::int64_t steps, const std::function<void(const ElasticStep&)>& step) {
   has_run_ = true;
+  is_on_cpu_ = state_.is_on_cpu();
   std::optional<internal::LeaveSignal> signal;
   if (options_.leave_on_sigterm) signal.emplace();
   const std::string program =
@@ -207,8 +208,7 @@ bool Elastic::Impl::enter(Member& member) {
   slow_.reset();
   // Members that train separately do other steps at a time, so they have no step whose times they could compare. On a
   // device, a step waits for the others on autograd's thread, whose waits are not told from computing.
-  if (slow_rule && state_.separate_workers() == nullptr && state_.is_on_cpu())
-    slow_.emplace(*slow_rule, group_->size());
+  if (slow_rule && state_.separate_workers() == nullptr && is_on_cpu_) slow_.emplace(*slow_rule, group_->size());
   member.began(counted_);
   guides_.begin_epoch(counted_);
   return true;

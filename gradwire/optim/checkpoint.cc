@@ -269,15 +269,9 @@ struct Checkpoint::Parts {
   std::vector<HookState> local;         // by rank of those that saved
   std::vector<std::int64_t> memory_of;  // the ranks of those whose local state counts for other ranks
 
-  // The archive with its tensors on `device`.
-  InputArchive open(const at::Device& device) const {
-    InputArchive archive;
-    archive.load_from(bytes.data(), bytes.size(), device);
-    return archive;
-  }
   // Throws some exception where the bytes are no checkpoint.
   void read() {
-    InputArchive archive = open(at::kCPU);
+    InputArchive archive = internal::read_archive(bytes);
     const auto value = [&archive](const std::string& key) {
       c10::IValue found;
       archive.read(key, found);
@@ -331,7 +325,7 @@ struct Checkpoint::Parts {
   }
   void load(DdpCore& ddp, torch::optim::Optimizer& optimizer, const std::vector<std::int64_t>& memory_now) {
     // On the module's device: what the module and the optimizer have elsewhere they would replace by what they read.
-    InputArchive archive = open(device_of(ddp.module()));
+    InputArchive archive = internal::read_archive(bytes, device_of(ddp.module()));
     // The optimizer first: where its groups differ, nothing has changed.
     InputArchive part;
     archive.read("optimizer", part);

@@ -9,7 +9,6 @@ Rank 1 is killed in one step; its replacement takes part from a later step on, a
 the losses of the trained model. DEVICE is cpu or cuda; all ranks share the first GPU."""
 from __future__ import annotations
 
-import datetime
 import json
 import os
 import pathlib
@@ -23,6 +22,8 @@ import gradwire
 import gradwire.distributed as dist
 from gradwire.distributed.optim import ZeroRedundancyOptimizer
 from gradwire.nn.parallel import DistributedDataParallel
+from program_elastic import once, wait_for_newcomer  # of python/tests
+from same_parameters import require_same_parameters
 
 STEPS = 16
 KILL_AT = 5
@@ -44,29 +45,6 @@ def optimizer_for(model: DistributedDataParallel, way: str, group: dist.ProcessG
     return torch.optim.Adam(model.parameters(), lr=0.003)
 
 
-def is_first(mark: pathlib.Path) -> bool:
-    try:
-        mark.touch(exist_ok=False)
-        return True
-    except FileExistsError:
-        return False
-
-
-def wait_for_newcomer(epoch: int) -> None:
-    """Waits until the coordinator has decided that this epoch ends."""
-    store = dist.PrefixStore("elastic", dist.FileStore(os.environ["GRADWIRE_ELASTIC"]))
-    store.wait([f"epoch/{epoch}/change"], datetime.timedelta(seconds=60))
-
-
-def require_same_parameters(model: nn.Module, group: dist.ProcessGroup) -> None:
-    """Raises unless two ranks are there at the end, with the same bits: the newcomer got all of the state."""
-    mine = torch.cat([parameter.detach().flatten() for parameter in model.parameters()]).cpu()
-    all_of_them = [torch.empty_like(mine) for _ in range(group.size())]
-    dist.all_gather(all_of_them, mine, group)
-    if group.size() != 2 or not torch.equal(*all_of_them):
-        raise AssertionError(f"{group.size()} ranks ended with parameters that differ by {(all_of_them[0] - all_of_them[-1]).abs().max().item()}")
-
-
 def main() -> None:
     device, folder, way = sys.argv[1], pathlib.Path(sys.argv[2]), sys.argv[3]
     elastic = gradwire.elastic.Elastic()
@@ -79,7 +57,7 @@ def main() -> None:
     elastic.add(model, optimizer)
 
     def step(at: gradwire.elastic.ElasticStep) -> None:
-        if at.step == KILL_AT and at.rank == 1 and is_first(folder / f"killed-{way}"):
+        if at.step == KILL_AT and at.rank == 1 and once(folder / f"killed-{way}"):
             os.kill(os.getpid(), signal.SIGKILL)
         if at.step == WAIT_AT and at.size == 1:
             wait_for_newcomer(at.epoch)
@@ -89,6 +67,8 @@ def main() -> None:
         optimizer.step()
 
     elastic.run(STEPS, step)
+    if elastic.group.size() != 2:
+        raise AssertionError(f"{elastic.group.size()} ranks did the last step, not 2")
     require_same_parameters(model, elastic.group)
     if elastic.group.rank() == 0:
         x = samples(STEPS, 0)

@@ -182,17 +182,18 @@ JobEnd run_job(const Way& way, bool on_cpu) {
   const BeforeStep die = [](const ElasticStep& at) {
     if (at.step == kKillAt) throw Killed();
   };
-  std::atomic<int> ended{0};
+  std::atomic<int> ended{0};  // of the two that go through the whole job
+  std::atomic<bool> has_failed{false};
   std::vector<std::thread> threads;
   const auto start = [&](std::size_t index, const BeforeStep& before) {
     threads.emplace_back([&, index, before] {
       const c10::Device device = on_cpu ? c10::Device(at::kCPU) : fake_device(static_cast<int>(index));
       run_member(job.options(), way, device, before, end.members[index]);
+      if (!end.members[index].error.empty()) has_failed = true;
       if (index < 2) ++ended;
     });
     // Members have ranks in the order in which they come.
-    while (joined_members(job.journal()) < std::ssize(threads) && end.members[index].error.empty())
-      std::this_thread::yield();
+    while (joined_members(job.journal()) < std::ssize(threads) && !has_failed) std::this_thread::yield();
   };
   start(0, tell);
   start(1, tell);

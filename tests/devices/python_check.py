@@ -23,11 +23,11 @@ from typing import Any, Callable, Iterator
 import torch
 import torch.distributed as td
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from gradwire import distributed as dist
 from gradwire.distributed import nn as differentiable
 from gradwire.nn.parallel import DistributedDataParallel
+from same_parameters import require_same_parameters
 from training_ways import APART, WAYS, Way
 
 
@@ -80,16 +80,6 @@ class Training:
             self.optimizer.step()
         return loss
 
-    def require_same_parameters(self) -> None:
-        """Raises unless all ranks have the same bits: they began with the same ones, and each has data of its own."""
-        whole = [parameter.full_tensor() if isinstance(parameter, DTensor) else parameter for parameter in self.model.parameters()]
-        mine = torch.cat([parameter.detach().flatten() for parameter in whole]).cpu()
-        all_of_them = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
-        dist.all_gather(all_of_them, mine)
-        for rank, theirs in enumerate(all_of_them):
-            if not torch.equal(mine, theirs):
-                raise AssertionError(f"the parameters of ranks {dist.get_rank()} and {rank} differ by {(mine - theirs).abs().max().item()}")
-
 
 def losses_of(way: Way, device: torch.device, steps: int, *, are_alike: bool = True) -> list[float]:
     """The losses of rank 0. Ranks that end with other parameters are an error where `are_alike`."""
@@ -99,7 +89,7 @@ def losses_of(way: Way, device: torch.device, steps: int, *, are_alike: bool = T
         training.next_batch()
         losses.append(training.step().item())
     if are_alike:
-        training.require_same_parameters()
+        require_same_parameters(training.model)
     return losses
 
 
