@@ -34,6 +34,24 @@ class HybridGroup::Call {
     members_ = &whole_.cross_ranks_;
     return *whole_.groups_.cross;
   }
+  // All calls begin with a step in which the ranks of a host meet. Then at least one rank of each host takes a step on
+  // cross(), where the hosts meet. So ranks that call different things are told, and none waits in one of the groups
+  // below while another waits in another one. A call whose own steps are not so calls first, with no elements, what its
+  // own step calls: with meet_within_host() before a step on cross(), with meet() before a step on everyone().
+  // `step(call, group)` calls `group` and waits. The calls with no elements do not count as steps.
+  template <class Step>
+  void meet_within_host(const Step& step) {
+    step(*this, local());
+    members_ = nullptr;
+    steps_ = 0;
+  }
+  template <class Step>
+  void meet(const Step& step) {
+    step(*this, local());
+    if (whole_.is_leader()) step(*this, cross());
+    members_ = nullptr;
+    steps_ = 0;
+  }
   bool has_cross() const { return whole_.groups_.cross != nullptr; }
 
   // The ranks of the group that was asked for last, in the numbers of the whole; null where they are the same.

@@ -44,12 +44,36 @@ ReduceOp in_range(ReduceOp op, const at::Tensor& tensor, int ranks) {
   return is_narrow ? ReduceOp::premul_sum(1.0 / ranks) : op;
 }
 
+// Calls of a group with no elements, for Call::meet().
+at::Tensor no_elements() { return at::empty({0}); }
+Tensors none_for_each(const ProcessGroup& group) {
+  return Tensors(static_cast<std::size_t>(group.size()), no_elements());
+}
+std::vector<Tensors> none_at_root(const ProcessGroup& group) {
+  return group.rank() == 0 ? std::vector<Tensors>{none_for_each(group)} : std::vector<Tensors>{};
+}
+constexpr auto kGatherNothing = [](const auto& call, ProcessGroup& group) {
+  group.gather(none_at_root(group), {no_elements()}, call.template rooted<GatherOptions>(0))->wait();
+};
+constexpr auto kScatterNothing = [](const auto& call, ProcessGroup& group) {
+  group.scatter({no_elements()}, none_at_root(group), call.template rooted<ScatterOptions>(0))->wait();
+};
+constexpr auto kExchangeNothing = [](const auto& call, ProcessGroup& group) {
+  group.all_to_all(none_for_each(group), none_for_each(group), call.template options<AllToAllOptions>())->wait();
+};
+constexpr auto kAllGatherNothing = [](const auto& call, ProcessGroup& group) {
+  group.all_gather_into_tensor(no_elements(), no_elements(), call.template options<AllGatherOptions>())->wait();
+};
+constexpr auto kReduceScatterNothing = [](const auto& call, ProcessGroup& group) {
+  group.reduce_scatter_tensor(no_elements(), no_elements(), call.template options<ReduceScatterOptions>())->wait();
+};
+
 // Elements in order, as one row.
 at::Tensor row_of(const at::Tensor& memory) { return memory.view({-1}); }
 
 }  // namespace
 
-void HybridGroup::reduce_through_leader(Call& call, const at::Tensor& row, ReduceOp op) {
+void HybridGroup::reduce_through_leader(Call& call, const at::Tensor& row, ReduceOp op) const {
   auto to_leader = call.rooted<ReduceOptions>(0);
   to_leader.op = within_host(op);
   call.local().reduce({row}, to_leader)->wait();
@@ -113,11 +137,13 @@ void HybridGroup::reduce_by_shares(Call& call, const at::Tensor& row, ReduceOp o
 }
 
 // rows[r] = part of rank r.
-void HybridGroup::gather_rows(Call& call, const at::Tensor& rows, const at::Tensor& part) {
+void HybridGroup::gather_rows(Call& call, const at::Tensor& rows, const at::Tensor& part) const {
   if (!even_) {
+    call.meet(kAllGatherNothing);
     call.everyone().all_gather_into_tensor(row_of(rows), part, call.options<AllGatherOptions>())->wait();
     return;
   }
+  call.meet_within_host(kAllGatherNothing);
   const at::Tensor of_hosts = at::empty({hosts() * part.numel()}, part.options());
   call.cross().all_gather_into_tensor(of_hosts, part, call.options<AllGatherOptions>())->wait();
   const at::Tensor gathered = at::empty({call.local().size(), hosts(), part.numel()}, part.options());
@@ -130,6 +156,7 @@ void HybridGroup::gather_rows(Call& call, const at::Tensor& rows, const at::Tens
 void HybridGroup::reduce_rows(Call& call, const at::Tensor& part, const at::Tensor& rows, ReduceOp given) {
   const ReduceOp op = in_range(given, part, size());
   if (!even_) {
+    call.meet(kReduceScatterNothing);
     call.everyone().reduce_scatter_tensor(part, row_of(rows), call.reducing<ReduceScatterOptions>(op))->wait();
     return;
   }
@@ -279,6 +306,7 @@ template <>
 std::shared_ptr<Work> HybridGroup::run(GatherCall& given) {
   return ordered("gather", given.options, Outputs::lists(given.outputs),
                  [outputs = given.outputs, inputs = given.inputs, root = given.options.root](Call& call) {
+                   call.meet(kGatherNothing);
                    call.everyone().gather(outputs, inputs, call.rooted<GatherOptions>(root))->wait();
                  });
 }
@@ -287,6 +315,7 @@ template <>
 std::shared_ptr<Work> HybridGroup::run(ScatterCall& given) {
   return ordered("scatter", given.options, Outputs::list(given.outputs),
                  [outputs = given.outputs, inputs = given.inputs, root = given.options.root](Call& call) {
+                   call.meet(kScatterNothing);
                    call.everyone().scatter(outputs, inputs, call.rooted<ScatterOptions>(root))->wait();
                  });
 }
@@ -295,6 +324,7 @@ template <>
 std::shared_ptr<Work> HybridGroup::run(AllToAllCall& given) {
   return ordered("all_to_all", given.options, Outputs::list(given.outputs),
                  [outputs = given.outputs, inputs = given.inputs](Call& call) {
+                   call.meet(kExchangeNothing);
                    call.everyone().all_to_all(outputs, inputs, call.options<AllToAllOptions>())->wait();
                  });
 }
@@ -304,6 +334,7 @@ std::shared_ptr<Work> HybridGroup::run(AllToAllSingleCall& given) {
   return ordered("all_to_all_single", given.options, Outputs::one(given.output),
                  [output = given.output, input = given.input, output_splits = given.output_splits,
                   input_splits = given.input_splits](Call& call) {
+                   call.meet(kExchangeNothing);
                    call.everyone()
                        .all_to_all_single(output, input, output_splits, input_splits, call.options<AllToAllOptions>())
                        ->wait();

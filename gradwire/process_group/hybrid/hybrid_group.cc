@@ -373,7 +373,7 @@ bool HybridGroup::is_open() const { return gradwire::is_open(*groups_.everyone);
 // One outcome for all: what one host has and another has not would leave ranks with different errors.
 void HybridGroup::require_granted(Call& call, const char* operation, const Refusal& refusal) const {
   const at::Tensor granted = at::tensor({std::int64_t{refusal.error == nullptr}});
-  call.everyone().all_reduce({granted}, call.reducing<AllReduceOptions>(ReduceOp::min()))->wait();
+  reduce_through_leader(call, granted, ReduceOp::min());
   if (granted.item<std::int64_t>() != 0) return;
   call.refuse_to_all();
   if (refusal.error) std::rethrow_exception(refusal.error);
@@ -384,9 +384,9 @@ std::shared_ptr<ProcessGroup> HybridGroup::do_dup() {
   Groups made;
   in_turn("dup", [&](Call& call) {
     Refusal refusal;
-    made.everyone = refusal.unless_refused([&] { return call.everyone().dup(); });
     made.local = refusal.unless_refused([&] { return call.local().dup(); });
     if (call.has_cross()) made.cross = refusal.unless_refused([&] { return call.cross().dup(); });
+    made.everyone = refusal.unless_refused([&] { return call.everyone().dup(); });
     require_granted(call, "dup", refusal);
   });
   // Whether a group has dup() is the same on all ranks.
@@ -411,7 +411,7 @@ struct HybridGroup::Part {
 HybridGroup::Part HybridGroup::part_of(Call& call, int color, int key) const {
   const at::Tensor mine = at::tensor({std::int64_t{color}, std::int64_t{key}});
   const at::Tensor of_all = at::empty({size(), 2}, at::kLong);
-  call.everyone().all_gather_into_tensor(of_all.view({-1}), mine, call.options<AllGatherOptions>())->wait();
+  gather_rows(call, of_all, mine);
   const auto* const asked = of_all.const_data_ptr<std::int64_t>();
   Part part;
   for (int each = 0; each < size(); ++each) {
@@ -426,10 +426,10 @@ HybridGroup::Part HybridGroup::part_of(Call& call, int color, int key) const {
 std::shared_ptr<ProcessGroup> HybridGroup::do_split(int color, int key, const std::optional<std::string>& desc) {
   std::shared_ptr<HybridGroup> group;
   in_turn("split", [&](Call& call) {
-    const Part part = part_of(call, color, key);
     Refusal refusal;
     // First: when it fails, the ranks of other hosts hear of that over the group that is split.
     auto local = refusal.unless_refused([&] { return call.local().split(color, key, desc); });
+    const Part part = part_of(call, color, key);
     auto everyone = refusal.unless_refused([&] { return call.everyone().split(color, key, desc); });
     require_granted(call, "split", refusal);
     try {

@@ -28,10 +28,16 @@ struct Outputs;
 //                              2 B (H-1)/H, once, not once for each rank.
 //   broadcast, reduce          one rank of each host sends and receives for the host
 //   all_gather, reduce_scatter a rank's part crosses to each other host once
-//   all others                 (gather, scatter, all_to_all, barrier, messages) run on the group that crosses hosts
+//   barrier                    the ranks of each host, then one rank of each host
+//   gather, scatter, all_to_all, messages
+//                              run on the group that crosses hosts; before the first three, ranks meet as in a barrier
 // A large all-reduce goes in pieces, so that the network does not wait for the sums within the host. Small all-reduces
 // go through one rank of each host, and so do all all-reduces where hosts have different numbers of ranks. On such
-// hosts all_gather and reduce_scatter run on the group that crosses hosts.
+// hosts all_gather and reduce_scatter run on the group that crosses hosts, as gather does.
+//
+// Ranks that call different collectives, or one with different arguments, are told, as far as the groups below tell
+// their ranks: all calls go through these groups in one order. A broadcast may return before on ranks of the root's
+// host; their next call fails then.
 //
 // The ranks of a host need not be consecutive. A reduction combines the ranks of each host in their order, then the
 // hosts in the order of their lowest ranks. All ranks hold the same bits where both groups promise this; the bits may
@@ -121,11 +127,11 @@ class HybridGroup final : public CallGroup, public Closable, public DeviceStager
   std::shared_ptr<Work> run(Given& given);
 
   // The steps of the collectives, on memory in order.
-  void reduce_through_leader(Call& call, const at::Tensor& row, ReduceOp op);
+  void reduce_through_leader(Call& call, const at::Tensor& row, ReduceOp op) const;
   void reduce_by_shares(Call& call, const at::Tensor& row, ReduceOp op);
   static Piece begin_piece(Call& call, const at::Tensor& row, ReduceOp op);
   static void end_piece(Call& call, const Piece& piece);
-  void gather_rows(Call& call, const at::Tensor& rows, const at::Tensor& part);
+  void gather_rows(Call& call, const at::Tensor& rows, const at::Tensor& part) const;
   void reduce_rows(Call& call, const at::Tensor& part, const at::Tensor& rows, ReduceOp op);
 
   std::shared_ptr<Work> ordered(const char* operation, const CollectiveOptions& options, internal::Outputs outputs,

@@ -9,14 +9,17 @@
 #include <ATen/core/jit_type.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <future>
 #include <optional>
+#include <string_view>
 #include <thread>
 #include <utility>
 
 #include "gradwire/backend/ucx/ucx_backend.h"
 #include "gradwire/base/error.h"
+#include "gradwire/base/strings.h"
 #include "gradwire/process_group/c10d/gloo_internal.h"
 #include "gradwire/process_group/call_group.h"
 #include "gradwire/process_group/closable.h"
@@ -485,6 +488,87 @@ TEST(HybridGroups, ABarrierBesideAReductionIsADisagreement) {
     EXPECT_THROW(work->wait(), MismatchError);
     flat->barrier()->wait();
   });
+}
+
+// One call of each kind, with sizes that fit each other wherever two kinds could be taken for one another.
+using AnyCall = std::pair<const char*, std::function<void(ProcessGroup& group)>>;
+const std::vector<AnyCall>& calls_of_all_kinds() {
+  static const std::vector<AnyCall> calls{
+      {"all_reduce", [](ProcessGroup& group) { group.all_reduce({at::ones({group.size()})})->wait(); }},
+      {"large all_reduce", [](ProcessGroup& group) { group.all_reduce({at::ones({100'000})})->wait(); }},
+      {"broadcast", [](ProcessGroup& group) { group.broadcast({at::ones({group.size()})})->wait(); }},
+      {"reduce", [](ProcessGroup& group) { group.reduce({at::ones({group.size()})})->wait(); }},
+      {"all_gather",
+       [](ProcessGroup& group) { group.all_gather_into_tensor(at::ones({group.size()}), at::ones({1}))->wait(); }},
+      {"reduce_scatter",
+       [](ProcessGroup& group) { group.reduce_scatter_tensor(at::ones({1}), at::ones({group.size()}))->wait(); }},
+      {"gather",
+       [](ProcessGroup& group) {
+         const Tensors room = at::ones({group.size()}).split(1);
+         group.gather(group.rank() == 0 ? std::vector<Tensors>{room} : std::vector<Tensors>{}, {at::ones({1})})->wait();
+       }},
+      {"scatter",
+       [](ProcessGroup& group) {
+         const Tensors parts = at::ones({group.size()}).split(1);
+         group.scatter({at::ones({1})}, group.rank() == 0 ? std::vector<Tensors>{parts} : std::vector<Tensors>{})
+             ->wait();
+       }},
+      {"all_to_all",
+       [](ProcessGroup& group) {
+         group.all_to_all(at::ones({group.size()}).split(1), at::ones({group.size()}).split(1))->wait();
+       }},
+      {"all_to_all",  // the same call to the ranks
+       [](ProcessGroup& group) {
+         group.all_to_all_single(at::ones({group.size()}), at::ones({group.size()}))->wait();
+       }},
+      {"barrier", [](ProcessGroup& group) { group.barrier()->wait(); }},
+      {"allocate", [](ProcessGroup& group) { group.allocate(1, at::kFloat); }},
+      {"dup", [](ProcessGroup& group) { group.dup(); }},
+      {"split", [](ProcessGroup& group) { group.split(0); }}};
+  return calls;
+}
+
+// Ranks of `apart` make one call, and the others another one. Returns how many were told that ranks disagree.
+int count_told(const std::string& hosts, const std::string& apart, const AnyCall& theirs, const AnyCall& others) {
+  std::atomic<int> told{0};
+  run_ranks("threads", static_cast<int>(hosts.size()), [&](int rank, const std::shared_ptr<Store>& store) {
+    const auto at = static_cast<std::size_t>(rank);
+    const auto flat =
+        make_process_group("threads", store, rank, static_cast<int>(hosts.size()), std::chrono::seconds(30));
+    const auto hybrid = HybridGroup::make(flat->dup(), flat->split(hosts[at] - '0'));
+    const std::string which =
+        concat(hosts, ", ", apart, ": ", theirs.first, " beside ", others.first, ", rank ", rank, ": ");
+    try {
+      (apart[at] == 'x' ? theirs : others).second(*hybrid);
+      hybrid->barrier()->wait();  // a broadcast may end on the host it comes from
+      ADD_FAILURE() << which << "ended well";
+    } catch (const MismatchError&) {
+      ++told;
+    } catch (const PeerError&) {  // of a rank that was told
+    } catch (const AbortedError&) {
+    } catch (const std::exception& error) {
+      ADD_FAILURE() << which << error.what();
+    }
+    flat->barrier()->wait();
+  });
+  return told;
+}
+
+// Whichever ranks they are: all of a host, one of a host, one of each host, and where hosts have different numbers.
+TEST(HybridGroups, RanksThatCallDifferentThingsAreToldAtOnce) {
+  const std::vector<AnyCall>& calls = calls_of_all_kinds();
+  const std::vector<std::pair<const char*, const char*>> cases{{"01", "x-"},     {"0011", "xx--"}, {"0011", "-x--"},
+                                                               {"0011", "x-x-"}, {"0011", "x--x"}, {"012", "x--"},
+                                                               {"001", "xx-"},   {"001", "-x-"}};
+  for (const auto& [hosts, apart] : cases) {
+    for (std::size_t i = 0; i < calls.size(); ++i) {
+      for (std::size_t j = 0; j < i; ++j) {
+        if (std::string_view(calls[i].first) == calls[j].first) continue;
+        EXPECT_GT(count_told(hosts, apart, calls[i], calls[j]), 0) << hosts << calls[i].first << calls[j].first;
+        if (HasFailure()) return;  // each further one may wait for a deadline
+      }
+    }
+  }
 }
 
 // Ends like one whose calls were interrupted: with an error, but it ends.
