@@ -376,7 +376,7 @@ def elastic_line(check, device, way):
 def step_elastic(check):
     """Elastic jobs from Python whose models are on the device: a rank is killed and replaced; losses beside the CPU's."""
     rows, problems = [], []
-    for way in ("plain", "int8", "zero"):
+    for way in ("plain", "int8", "zero", "diloco"):
         on_cpu = elastic_line(check, "cpu", way)
         measured = elastic_line(check, "cuda", way) if check.gpu and "failed" not in on_cpu else on_cpu
         row, problem = compare_hook(way, measured, on_cpu)

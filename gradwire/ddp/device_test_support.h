@@ -5,6 +5,8 @@
 
 #include <ATen/Functions.h>
 #include <c10/core/DeviceGuard.h>
+#include <c10/core/Event.h>
+#include <c10/core/StreamGuard.h>
 
 #include <functional>
 #include <memory>
@@ -45,6 +47,21 @@ TORCH_MODULE(Layers);
 // One step of `ddp` on the fake device of this rank.
 inline void step_on_fake(DistributedDataParallel<Layers>& ddp, int rank, int seed = 0) {
   ddp(random_tensor({4, 8}, 10 * seed + rank).to(fake_device(rank))).sum().backward();
+}
+
+// Runs `work` on a stream of the program's, as programs do: an exception leaves that stream's work behind.
+inline void run_on(const c10::Stream& own, const std::function<void()>& work) {
+  const c10::Stream current = current_stream(own.device());
+  c10::Event begins(own.device_type());
+  begins.record(current);
+  begins.block(own);
+  {
+    const c10::StreamGuard guard(own);
+    work();
+  }
+  c10::Event ends(own.device_type());
+  ends.record(own);
+  ends.block(current);
 }
 
 // The meetings of the engines of one test, by the place in the store where they were made.

@@ -47,13 +47,6 @@ void add_separate(internal::TrainingState& state, const std::shared_ptr<ElasticG
   }
   if (state.separate_workers() != nullptr)
     throw InvalidArgument("Elastic::add(): a second optimizer that trains separately; an elastic job has one");
-  for (const auto& group : optimizer.param_groups()) {
-    for (const at::Tensor& parameter : group.params()) {
-      if (parameter.is_cpu()) continue;
-      throw UnsupportedError(concat("Elastic::add(): a parameter is on ", parameter.device().str(),
-                                    ", and elastic jobs of members that train separately are for models on the CPU"));
-    }
-  }
   require_one_kind(state, /*separate=*/true);
   state.add({&optimizer, &separate, &workers});
 }

@@ -133,7 +133,7 @@ class Elastic final {
   // group() makes members that train separately (docs/elastic.md): it takes the place of the DistributedDataParallel,
   // and brings its parameters along, but no buffers. Throws InvalidArgument for another group, for an object that was
   // added before, after run() was called, and for members that train together and separately at once; UnsupportedError
-  // for ZeroOptions::overlap_with_ddp, and where members train separately and a parameter is not on the CPU.
+  // for ZeroOptions::overlap_with_ddp.
   Elastic& add(DdpCore& core);
   template <class Module>
   Elastic& add(DistributedDataParallel<Module>& ddp) {

@@ -211,8 +211,13 @@ std::vector<std::uint32_t> TrainingState::versions(
 }
 
 void TrainingState::wait_for_devices() const {
+  std::vector<at::Tensor> all = tensors();
+  if (workers_.optimizer != nullptr) {
+    for (const auto& group : workers_.optimizer->param_groups())
+      all.insert(all.end(), group.params().begin(), group.params().end());
+  }
   std::vector<c10::Device> devices;
-  for (const at::Tensor& tensor : tensors()) {
+  for (const at::Tensor& tensor : all) {
     if (tensor.is_cpu() || std::find(devices.begin(), devices.end(), tensor.device()) != devices.end()) continue;
     devices.push_back(tensor.device());
     c10::impl::VirtualGuardImpl(tensor.device().type()).synchronizeDevice(tensor.device().index());

@@ -98,9 +98,10 @@ void put_in_place(Optimizer& optimizer, const std::vector<at::Tensor>& tensors) 
   if (next != tensors.end()) throw InternalError("an optimizer's archive has fewer tensors than came with it");
 }
 
-// The archive that the optimizer writes when `change(tensor)` was called for each tensor of a copy of its states.
-template <class Change>
-std::string bytes_of_changed(Optimizer& optimizer, const Change& change) {
+// Calls `write` while `change(tensor)` was called for each tensor of a copy of the optimizer's states, which is in
+// their place.
+template <class Change, class Write>
+void with_changed(Optimizer& optimizer, const Change& change, const Write& write) {
   Replaced replaced(optimizer);
   for_each_state(optimizer, [&](const at::Tensor& parameter, OptimizerParamState& state) {
     if (tensors_of(state).empty()) return;
@@ -110,9 +111,7 @@ std::string bytes_of_changed(Optimizer& optimizer, const Change& change) {
     }
     replaced.replace(parameter.unsafeGetTensorImpl(), std::move(changed));
   });
-  torch::serialize::OutputArchive archive;
-  optimizer.save(archive);
-  return archive_bytes(archive);
+  write();
 }
 
 // `complete` is called when the states are those of the archive, with their tensors on the CPU.
@@ -151,9 +150,16 @@ std::vector<at::Tensor> large_tensors_of(Optimizer& optimizer) {
   return large;
 }
 
-std::string bytes_of_optimizer(Optimizer& optimizer) {
+void save_on_cpu(Optimizer& optimizer, torch::serialize::OutputArchive& archive) {
   const c10::NoGradGuard no_grad;
-  return bytes_of_changed(optimizer, [](at::Tensor& tensor) { tensor = tensor.cpu(); });
+  with_changed(
+      optimizer, [](at::Tensor& tensor) { tensor = tensor.cpu(); }, [&] { optimizer.save(archive); });
+}
+
+std::string bytes_of_optimizer(Optimizer& optimizer) {
+  torch::serialize::OutputArchive archive;
+  save_on_cpu(optimizer, archive);
+  return archive_bytes(archive);
 }
 
 void load_optimizer(Optimizer& optimizer, std::string_view bytes) {
@@ -175,13 +181,18 @@ void move_to_parameters(Optimizer& optimizer) {
 SplitOptimizer split_optimizer(Optimizer& optimizer) {
   const c10::NoGradGuard no_grad;
   SplitOptimizer parts{.tensors = large_tensors_of(optimizer)};
-  parts.archive = bytes_of_changed(optimizer, [](at::Tensor& tensor) {
+  const auto leave_out_large = [](at::Tensor& tensor) {
     if (is_large(tensor)) {
       tensor = placeholder_for(tensor);
     } else if (is_placeholder(tensor)) {
       tensor = tensor.clone(at::MemoryFormat::Contiguous);  // a state that looks like one
     }
     tensor = tensor.cpu();
+  };
+  with_changed(optimizer, leave_out_large, [&] {
+    torch::serialize::OutputArchive archive;
+    optimizer.save(archive);
+    parts.archive = archive_bytes(archive);
   });
   return parts;
 }

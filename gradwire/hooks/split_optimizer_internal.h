@@ -5,6 +5,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <torch/optim/optimizer.h>
+#include <torch/serialize/output-archive.h>
 
 #include <string>
 #include <string_view>
@@ -20,8 +21,11 @@ std::vector<at::Tensor*> tensors_of(torch::optim::OptimizerParamState& state);
 // parameters. They are the optimizer's own: not copies.
 std::vector<at::Tensor> large_tensors_of(torch::optim::Optimizer& optimizer);
 
-// The archive that the optimizer writes, as bytes, with tensors on the CPU. `optimizer` is changed meanwhile, and is as
+// Writes what the optimizer writes to `archive`, with tensors on the CPU. `optimizer` is changed meanwhile, and is as
 // before afterwards. Throws what its save() throws.
+void save_on_cpu(torch::optim::Optimizer& optimizer, torch::serialize::OutputArchive& archive);
+
+// The same as bytes.
 std::string bytes_of_optimizer(torch::optim::Optimizer& optimizer);
 
 // Puts what bytes_of_optimizer() returned in the place of the whole state of `optimizer`, with tensors on the CPU: see

@@ -4,6 +4,7 @@
 
 #include <ATen/Functions.h>
 #include <c10/core/GradMode.h>
+#include <c10/core/StreamGuard.h>
 #include <torch/serialize/input-archive.h>
 #include <torch/serialize/output-archive.h>
 
@@ -17,6 +18,7 @@
 #include "gradwire/ddp/hook_state.h"
 #include "gradwire/hooks/averaged_bucket_internal.h"
 #include "gradwire/hooks/replaced_state_internal.h"
+#include "gradwire/hooks/split_optimizer_internal.h"
 
 namespace gradwire::internal {
 namespace {
@@ -70,12 +72,31 @@ void DilocoFragment::start(Lane* lane) {
     const LaneScope scope(itself, tag);
     return exchange(round, share);
   }
+  written_ = StreamFence();
+  written_.add_current(layout_->device);
+  written_.record();
   lane->submit(
       [this, lane, tag, round, share] {
         const LaneScope scope(lane->routes(), tag);
-        exchange(round, share);
+        run_on_lane(*lane, round, share);
       },
       pending_);
+}
+
+void DilocoFragment::run_on_lane(Lane& lane, std::uint32_t round, double share) noexcept {
+  try {
+    c10::OptionalStreamGuard on_stream;
+    if (!layout_->device.is_cpu()) on_stream.reset_stream(lane.stream(layout_->device));
+    written_.wait();
+    keep_for_current_stream(difference_);
+    exchange(round, share);
+    // After an error too: queued work of the stream may still read the differences.
+    ended_ = StreamFence();
+    ended_.add_current(layout_->device);
+    ended_.record();
+  } catch (...) {
+    fail(std::current_exception());
+  }
 }
 
 void DilocoFragment::exchange(std::uint32_t round, double share) noexcept {
@@ -90,14 +111,19 @@ void DilocoFragment::exchange(std::uint32_t round, double share) noexcept {
     confirmed.async = false;
     group_->barrier(confirmed)->wait();
   } catch (...) {
-    error_ = std::current_exception();
-    // The others are on their way to the exchange, or in it.
-    group_->abort(concat("DilocoAverager failed on rank ", group_->rank(), ": ", describe(error_)));
+    fail(std::current_exception());
   }
+}
+
+void DilocoFragment::fail(std::exception_ptr error) {
+  error_ = std::move(error);
+  // The others are on their way to the exchange, or in it.
+  group_->abort(concat("DilocoAverager failed on rank ", group_->rank(), ": ", describe(error_)));
 }
 
 void DilocoFragment::await() {
   pending_.wait_unless_interrupted();
+  follow_lane();
   if (error_ != nullptr) std::rethrow_exception(error_);
   if (standing_.phase == DilocoPhase::begun && average_.defined()) standing_.phase = DilocoPhase::arrived;
 }
@@ -125,8 +151,14 @@ void DilocoFragment::finish(double mixing) {
   ++standing_.exchanges;
 }
 
+void DilocoFragment::follow_lane() {
+  ended_.wait();
+  keep_for_current_stream(average_);
+}
+
 void DilocoFragment::leave_group() {
   pending_.wait();
+  follow_lane();
   error_ = nullptr;
   // Confirmed or not: the next meeting decides whether the exchange counts.
   if (standing_.phase == DilocoPhase::begun && average_.defined()) standing_.phase = DilocoPhase::arrived;
@@ -145,6 +177,7 @@ void DilocoFragment::take_back() {
   const c10::NoGradGuard no_grad;
   standing_.phase = DilocoPhase::begun;
   average_.reset();
+  keep_for_current_stream(kept_difference_);
   difference_.copy_(kept_difference_);
   kept_hook_.revert(*hook_);
 }
@@ -169,11 +202,11 @@ void DilocoFragment::save(torch::serialize::OutputArchive& archive, Scope scope)
   if (scope == Scope::rank && standing_.phase == DilocoPhase::begun)
     throw InvalidArgument("DilocoAverager: an exchange was broken off, and cannot be saved.");
   // Between ranks in one piece: over slow links, the names and headers of many small tensors count.
-  if (scope == Scope::shared) archive.write("outer", memory_, /*is_buffer=*/true);
+  if (scope == Scope::shared) archive.write("outer", memory_.cpu(), /*is_buffer=*/true);
   for (std::size_t i = 0; scope == Scope::rank && i < outer_.size(); ++i)
-    archive.write(concat("outer", i), outer_[i], /*is_buffer=*/true);
+    archive.write(concat("outer", i), outer_[i].cpu(), /*is_buffer=*/true);
   torch::serialize::OutputArchive optimizer(archive.compilation_unit());
-  optimizer_->save(optimizer);
+  save_on_cpu(*optimizer_, optimizer);
   archive.write("optimizer", optimizer);
   torch::serialize::OutputArchive hook(archive.compilation_unit());
   const HookState state = hook_->state_dict();
@@ -182,7 +215,7 @@ void DilocoFragment::save(torch::serialize::OutputArchive& archive, Scope scope)
   archive.write("exchanges", c10::IValue(standing_.exchanges));
   archive.write("begun_at", c10::IValue(standing_.begun_at));
   archive.write("phase", c10::IValue(static_cast<std::int64_t>(standing_.phase)));
-  if (average_.defined()) archive.write("average", average_, /*is_buffer=*/true);
+  if (average_.defined()) archive.write("average", average_.cpu(), /*is_buffer=*/true);
 }
 
 void DilocoFragment::load_outer(torch::serialize::InputArchive& archive, Scope scope) {
@@ -205,11 +238,15 @@ void DilocoFragment::load_outer(torch::serialize::InputArchive& archive, Scope s
 
 void DilocoFragment::load(torch::serialize::InputArchive& archive, Scope scope) {
   pending_.wait_unless_interrupted();
+  follow_lane();
   const c10::NoGradGuard no_grad;
   load_outer(archive, scope);
   torch::serialize::InputArchive optimizer;
   archive.read("optimizer", optimizer);
-  replace_state(*optimizer_, [&] { optimizer_->load(optimizer); });
+  replace_state(*optimizer_, [&] {
+    optimizer_->load(optimizer);
+    move_to_parameters(*optimizer_);
+  });
   torch::serialize::InputArchive hook;
   archive.read("hook", hook);
   const HookState state = load_hook_state(hook);

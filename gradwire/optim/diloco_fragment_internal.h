@@ -14,6 +14,7 @@
 #include "gradwire/ddp/comm_hook.h"
 #include "gradwire/ddp/kept_hook_state.h"
 #include "gradwire/ddp/lane_internal.h"
+#include "gradwire/ddp/stream_fence_internal.h"
 #include "gradwire/optim/diloco_meeting_internal.h"
 #include "gradwire/optim/optimizer_factory.h"
 
@@ -70,7 +71,11 @@ class DilocoFragment {
 
  private:
   void start(Lane* lane);
+  void run_on_lane(Lane& lane, std::uint32_t round, double share) noexcept;
   void exchange(std::uint32_t round, double share) noexcept;
+  void fail(std::exception_ptr error);
+  // After pending_.wait(): what this thread's current stream does from now on comes after what the lane's stream did.
+  void follow_lane();
   void load_outer(torch::serialize::InputArchive& archive, Scope scope);
 
   const std::shared_ptr<const BucketLayout> layout_;
@@ -86,7 +91,9 @@ class DilocoFragment {
   bool keeps_ = false;
   at::Tensor kept_difference_;  // of an exchange that began, as difference_ was then
   KeptHookState kept_hook_;
+  StreamFence written_;  // what the exchange reads is written
   // Written by the exchange, read after pending_.wait().
+  StreamFence ended_;
   at::Tensor average_;
   std::exception_ptr error_;
   PendingCount pending_;

@@ -3,12 +3,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """What scripts/gpu_check.py runs on each rank of an elastic job of two, on a GPU or on the CPU:
 
-    elastic_check.py DEVICE FOLDER WAY    WAY: plain, int8, zero
+    elastic_check.py DEVICE FOLDER WAY    WAY: plain, int8, zero, diloco
 
 Rank 1 is killed in one step; its replacement takes part from a later step on, always the same. At the end rank 0 prints one line of JSON:
-the losses of the trained model. DEVICE is cpu or cuda; all ranks share the first GPU."""
+the losses of the trained model. DEVICE is cpu or cuda; all ranks share the first GPU. With diloco the ranks train separately, on a stream
+of the program's, and exchange beside training."""
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pathlib
@@ -20,7 +22,7 @@ from torch import Tensor, nn
 
 import gradwire
 import gradwire.distributed as dist
-from gradwire.distributed.optim import ZeroRedundancyOptimizer
+from gradwire.distributed.optim import DilocoAverager, PostLocalSGDOptimizer, ZeroRedundancyOptimizer
 from gradwire.nn.parallel import DistributedDataParallel
 from program_elastic import once, wait_for_newcomer  # of python/tests
 from same_parameters import require_same_parameters
@@ -39,22 +41,45 @@ def target_of(x: Tensor) -> Tensor:
     return torch.tanh(x.sum(dim=1, keepdim=True) / 8)
 
 
-def optimizer_for(model: DistributedDataParallel, way: str, group: dist.ProcessGroup) -> torch.optim.Optimizer:
+def network(device: str) -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(64, 512), nn.Tanh(), nn.Linear(512, 1)).to(device)
+
+
+def ddp_and_optimizer(model: nn.Module, way: str, group: dist.ProcessGroup) -> tuple[nn.Module, torch.optim.Optimizer]:
+    ddp = DistributedDataParallel(model, process_group=group)
+    if way == "int8":
+        ddp.register_comm_hook(*gradwire.hooks.make("int8:memory=ef21"))
     if way == "zero":
-        return ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam, process_group=group, lr=0.003)
-    return torch.optim.Adam(model.parameters(), lr=0.003)
+        return ddp, ZeroRedundancyOptimizer(ddp.parameters(), torch.optim.Adam, process_group=group, lr=0.003)
+    return ddp, torch.optim.Adam(ddp.parameters(), lr=0.003)
+
+
+@contextlib.contextmanager
+def own_stream(stream: torch.cuda.Stream | None):
+    """Without a stream, as on the CPU, nothing. Work before and after is in order with the stream's."""
+    if stream is None:
+        yield
+        return
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        yield
+    torch.cuda.current_stream().wait_stream(stream)
 
 
 def main() -> None:
     device, folder, way = sys.argv[1], pathlib.Path(sys.argv[2]), sys.argv[3]
     elastic = gradwire.elastic.Elastic()
-    torch.manual_seed(1)
-    model = DistributedDataParallel(
-        nn.Sequential(nn.Linear(64, 512), nn.Tanh(), nn.Linear(512, 1)).to(device), process_group=elastic.group)
-    if way == "int8":
-        model.register_comm_hook(*gradwire.hooks.make("int8:memory=ef21"))
-    optimizer = optimizer_for(model, way, elastic.group)
-    elastic.add(model, optimizer)
+    net = network(device)
+    model, diloco = net, None
+    if way == "diloco":
+        diloco = DilocoAverager(net.parameters(), 4, overlap=1, hook="int8:memory=error_feedback", process_group=elastic.group)
+        optimizer = PostLocalSGDOptimizer(torch.optim.Adam(net.parameters(), lr=0.003), diloco)
+        elastic.add(optimizer)
+    else:
+        model, optimizer = ddp_and_optimizer(net, way, elastic.group)
+        elastic.add(model, optimizer)
+    stream = torch.cuda.Stream() if diloco is not None and device == "cuda" else None
 
     def step(at: gradwire.elastic.ElasticStep) -> None:
         if at.step == KILL_AT and at.rank == 1 and once(folder / f"killed-{way}"):
@@ -62,17 +87,20 @@ def main() -> None:
         if at.step == WAIT_AT and at.size == 1:
             wait_for_newcomer(at.epoch)
         x = samples(at.step, at.rank)
-        optimizer.zero_grad()
-        nn.functional.mse_loss(model(x.to(device)), target_of(x).to(device)).backward()
-        optimizer.step()
+        with own_stream(stream):
+            optimizer.zero_grad()
+            nn.functional.mse_loss(model(x.to(device)), target_of(x).to(device)).backward()
+            optimizer.step()
 
     elastic.run(STEPS, step)
     if elastic.group.size() != 2:
         raise AssertionError(f"{elastic.group.size()} ranks did the last step, not 2")
-    require_same_parameters(model, elastic.group)
+    if diloco is not None:
+        diloco.finish_exchanges()
+    require_same_parameters(net.parameters() if diloco is None else diloco.outer_parameters(), elastic.group)
     if elastic.group.rank() == 0:
         x = samples(STEPS, 0)
-        losses = [nn.functional.mse_loss(model.module(x.to(device)), target_of(x).to(device)).item()]
+        losses = [nn.functional.mse_loss(net(x.to(device)), target_of(x).to(device)).item()]
         print(json.dumps({"world": elastic.group.size(), "hook": way, "losses": losses}), flush=True)
 
 

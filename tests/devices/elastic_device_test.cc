@@ -4,8 +4,6 @@
 // and the job ends with the bits of a serial program, or of the same job on the CPU. Members are threads with a fake
 // device each.
 #include <c10/core/DeviceGuard.h>
-#include <c10/core/Event.h>
-#include <c10/core/StreamGuard.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -19,8 +17,6 @@
 #include "gradwire/ddp/device_test_support.h"
 #include "gradwire/elastic/elastic_test_support.h"
 #include "gradwire/hooks/registry.h"
-#include "gradwire/optim/diloco.h"
-#include "gradwire/optim/post_local_sgd_optimizer.h"
 #include "gradwire/optim/zero_redundancy_optimizer.h"
 
 namespace gradwire::testing::elastic_device_test {
@@ -75,21 +71,6 @@ struct MemberEnd {
 };
 
 using BeforeStep = std::function<void(const ElasticStep& at)>;
-
-// Runs `work` on a stream of the program's, as programs do: an exception leaves that stream's work behind.
-void run_on(const c10::Stream& own, const std::function<void()>& work) {
-  const c10::Stream current = current_stream(own.device());
-  c10::Event begins(own.device_type());
-  begins.record(current);
-  begins.block(own);
-  {
-    const c10::StreamGuard guard(own);
-    work();
-  }
-  c10::Event ends(own.device_type());
-  ends.record(own);
-  ends.block(current);
-}
 
 std::unique_ptr<torch::optim::Optimizer> optimizer_for(const Way& way, const DistributedDataParallel<Net>& ddp,
                                                        const std::shared_ptr<ProcessGroup>& group) {
@@ -246,14 +227,9 @@ TEST_P(ElasticOnDevices, AJobLosesAMemberAndGetsANewOne) {
   EXPECT_EQ(races(), "");
 }
 
-TEST(ElasticOnDevicesTest, WhatGoesOnTheCpuOnlyIsRefused) {
+TEST(ElasticOnDevicesTest, AnEngineOfDevicesIsRefused) {
   ElasticJob job({.min = 1, .max = 1, .first = 1});
   EXPECT_THROW(Elastic(job.options("nccl")), UnsupportedError);
-  Elastic elastic(job.options());
-  Layers layers(fake_device(0), 4);
-  auto diloco = std::make_shared<DilocoAverager>(layers->parameters(), DilocoOptions{.process_group = elastic.group()});
-  PostLocalSGDOptimizer optimizer(make_adam(layers->parameters()), diloco);
-  EXPECT_THROW(elastic.add(optimizer), UnsupportedError);
 }
 
 }  // namespace

@@ -89,7 +89,7 @@ def losses_of(way: Way, device: torch.device, steps: int, *, are_alike: bool = T
         training.next_batch()
         losses.append(training.step().item())
     if are_alike:
-        require_same_parameters(training.model)
+        require_same_parameters(training.model.parameters())
     return losses
 
 
