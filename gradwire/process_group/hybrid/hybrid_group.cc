@@ -1,27 +1,22 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// How a HybridGroup is made, takes its turns, multiplies and ends.
+// How a HybridGroup is made, takes its turns and ends.
 #include "gradwire/process_group/hybrid/hybrid_group.h"
 
 #include <ATen/Functions.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 
 #include <algorithm>
-#include <cstring>
-#include <exception>
 #include <map>
-#include <optional>
-#include <sstream>
 #include <utility>
 
 #include "gradwire/base/call_name.h"
 #include "gradwire/base/error.h"
-#include "gradwire/base/mutex.h"
-#include "gradwire/base/process.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/process_group/c10d/engine_traits_internal.h"
-#include "gradwire/process_group/duplicate_list_internal.h"
+#include "gradwire/process_group/hybrid/fault_text_internal.h"
 #include "gradwire/process_group/hybrid/hybrid_call_internal.h"
+#include "gradwire/process_group/hybrid/hybrid_state_internal.h"
 #include "gradwire/process_group/ordered_calls_internal.h"
 #include "gradwire/process_group/outer_ranks_internal.h"
 #include "gradwire/process_group/shut_down_internal.h"
@@ -83,72 +78,6 @@ bool have_one_size(const std::vector<std::vector<int>>& ranks_of) {
                      [&](const auto& ranks) { return ranks.size() == ranks_of.front().size(); });
 }
 
-// The reason of an abort is all that every kind of group passes on: it begins with the ranks at fault, in the numbers
-// of the hybrid group.
-constexpr const char* kAtFault = "[hybrid: at fault ";
-constexpr const char* kEndOfFault = "] ";
-
-// The ranks that the first rank to fail named, which may be none; nothing where `text` is of no such reason.
-std::optional<std::vector<int>> culprits_in(const std::string& text) {
-  const std::size_t begin = text.find(kAtFault);
-  if (begin == std::string::npos) return std::nullopt;
-  std::istringstream list(text.substr(begin + std::strlen(kAtFault)));
-  std::vector<int> ranks;
-  for (int rank = 0; list >> rank;) {
-    ranks.push_back(rank);
-    if (list.peek() == ',') list.ignore(1);
-  }
-  return ranks;
-}
-
-// The text of an error without the lists of ranks at fault, which are for hybrid groups.
-std::string readable(std::string text) {
-  for (auto begin = text.find(kAtFault); begin != std::string::npos; begin = text.find(kAtFault)) {
-    const auto end = text.find(kEndOfFault, begin);
-    text.erase(begin, end == std::string::npos ? end : end + std::strlen(kEndOfFault) - begin);
-  }
-  return text;
-}
-
-std::string message_of(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const std::exception& problem) {
-    return problem.what();
-  } catch (...) {
-    return describe(error);
-  }
-}
-
-// For an error of a group below that ended because a hybrid group did: a PeerError that names the ranks at fault, or
-// null where that is `own_rank`, or where `error` is about something else. A duplicate's groups end with those that
-// they are duplicates of, on every rank, so the error may also be an AbortedError.
-std::exception_ptr end_by_others(const std::exception_ptr& error, int own_rank) {
-  const std::string text = message_of(error);
-  const auto culprits = culprits_in(text);
-  if (!culprits || *culprits == std::vector<int>{own_rank}) return nullptr;
-  return std::make_exception_ptr(PeerError(readable(text), *culprits));
-}
-
-bool is_about_peers(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const PeerError&) {
-    return true;
-  } catch (const TimeoutError&) {
-    return true;
-  } catch (...) {
-    return false;
-  }
-}
-
-// The reason with which groups below are aborted because of `error`: a failure of this rank's own, or one of others.
-// Where those are not known, nobody is named.
-std::string reason_with_culprits(const std::exception_ptr& error, int own_rank, const std::string& reason) {
-  const std::vector<int> culprits = is_about_peers(error) ? internal::peers_of(error) : std::vector<int>{own_rank};
-  return concat(kAtFault, join(culprits, ","), kEndOfFault, reason);
-}
-
 // The ranks of the group between hosts that a rank with the number `local` on its host is in, host by host.
 std::vector<int> ranks_across(const std::vector<std::vector<int>>& ranks_of, int local) {
   std::vector<int> ranks;
@@ -158,28 +87,6 @@ std::vector<int> ranks_across(const std::vector<std::vector<int>>& ranks_of, int
   return ranks;
 }
 
-}  // namespace
-
-struct HybridGroup::State {
-  // Throws the group's error where there is one, and in a forked child.
-  void require_alive() {
-    owner.require_current("a process group");
-    MutexLock lock(mutex);
-    if (!error) return;
-    const std::exception_ptr thrown = error;
-    lock.unlock();
-    std::rethrow_exception(thrown);
-  }
-
-  const OwnerProcess owner;
-  Mutex mutex;
-  std::exception_ptr error GRADWIRE_GUARDED_BY(mutex);
-  std::uint64_t dups GRADWIRE_GUARDED_BY(mutex) = 0;
-  internal::DuplicateList duplicates;
-};
-
-namespace {
-
 void require_groups(const std::shared_ptr<ProcessGroup>& everyone, const std::shared_ptr<ProcessGroup>& local) {
   if (everyone == nullptr || local == nullptr) throw InvalidArgument("hybrid group: there is no group to make it of");
 }
@@ -188,9 +95,10 @@ void require_groups(const std::shared_ptr<ProcessGroup>& everyone, const std::sh
 // too: to them this rank would only seem to have left.
 [[noreturn]] void rethrow_told(ProcessGroup& everyone, ProcessGroup& local) {
   std::exception_ptr error = std::current_exception();
-  if (!is_about_peers(error)) std::rethrow_exception(error);
-  if (const auto end = end_by_others(error, everyone.rank())) error = end;
-  const std::string told = reason_with_culprits(error, everyone.rank(), readable(message_of(error)));
+  if (!internal::is_about_peers(error)) std::rethrow_exception(error);
+  if (const auto end = internal::end_by_others(error, everyone.rank())) error = end;
+  const std::string told =
+      internal::reason_with_culprits(error, everyone.rank(), internal::readable(internal::message_of(error)));
   everyone.abort(told);
   local.abort(told);
   std::rethrow_exception(error);
@@ -280,7 +188,7 @@ void HybridGroup::fail(const std::exception_ptr& error, const std::string& reaso
     if (state_->error) return;
     state_->error = error;
   }
-  const std::string told = reason_with_culprits(error, rank(), reason);
+  const std::string told = internal::reason_with_culprits(error, rank(), reason);
   // The network's groups first: ranks of this host learn of it through shared memory at once, others wait for this.
   if (groups_.cross != nullptr) groups_.cross->abort(told);
   groups_.everyone->abort(told);
@@ -288,15 +196,15 @@ void HybridGroup::fail(const std::exception_ptr& error, const std::string& reaso
 }
 
 std::exception_ptr HybridGroup::in_own_ranks(const std::exception_ptr& error, const Call& call) const {
-  if (const auto end = end_by_others(error, rank())) return end;
+  if (const auto end = internal::end_by_others(error, rank())) return end;
   // What this rank told the others, which one of them tells this rank again.
-  if (const std::string text = message_of(error); culprits_in(text)) {
+  if (const std::string text = internal::message_of(error); internal::culprits_in(text)) {
     try {
       std::rethrow_exception(error);
     } catch (const AbortedError&) {
-      return std::make_exception_ptr(AbortedError(readable(text)));
+      return std::make_exception_ptr(AbortedError(internal::readable(text)));
     } catch (const std::exception&) {
-      return std::make_exception_ptr(PeerError(readable(text), {}));
+      return std::make_exception_ptr(PeerError(internal::readable(text), {}));
     }
   }
   return call.members() == nullptr ? error : internal::in_outer_ranks(error, *call.members());
@@ -305,7 +213,7 @@ std::exception_ptr HybridGroup::in_own_ranks(const std::exception_ptr& error, co
 std::shared_ptr<Work> HybridGroup::own_message(std::shared_ptr<Work> message) const {
   // An error that is not about the end of the hybrid group is the message's own, in ranks that are the same here.
   const auto in_own_words = [state = state_, own_rank = rank()](const std::exception_ptr& error) {
-    const auto end = end_by_others(error, own_rank);
+    const auto end = internal::end_by_others(error, own_rank);
     if (end == nullptr) return error;
     MutexLock lock(state->mutex);
     return state->error ? state->error : end;
@@ -332,7 +240,7 @@ std::shared_ptr<Work> HybridGroup::ordered(const char* operation, const Collecti
     } catch (const std::exception& problem) {
       if (dynamic_cast<const ResourceError*>(&problem) != nullptr && call.is_refused_to_all()) throw;
       const std::exception_ptr error = in_own_ranks(std::current_exception(), call);
-      fail(error, concat(describe(operation), ": ", readable(problem.what())));
+      fail(error, concat(describe(operation), ": ", internal::readable(problem.what())));
       std::rethrow_exception(error);
     }
   };
@@ -369,91 +277,5 @@ void HybridGroup::shutdown() {
 }
 
 bool HybridGroup::is_open() const { return gradwire::is_open(*groups_.everyone); }
-
-// One outcome for all: what one host has and another has not would leave ranks with different errors.
-void HybridGroup::require_granted(Call& call, const char* operation, const Refusal& refusal) const {
-  const at::Tensor granted = at::tensor({std::int64_t{refusal.error == nullptr}});
-  reduce_through_leader(call, granted, ReduceOp::min());
-  if (granted.item<std::int64_t>() != 0) return;
-  call.refuse_to_all();
-  if (refusal.error) std::rethrow_exception(refusal.error);
-  throw ResourceError(concat(describe(operation), ": another rank was refused what the call needs there"));
-}
-
-std::shared_ptr<ProcessGroup> HybridGroup::do_dup() {
-  Groups made;
-  in_turn("dup", [&](Call& call) {
-    Refusal refusal;
-    made.local = refusal.unless_refused([&] { return call.local().dup(); });
-    if (call.has_cross()) made.cross = refusal.unless_refused([&] { return call.cross().dup(); });
-    made.everyone = refusal.unless_refused([&] { return call.everyone().dup(); });
-    require_granted(call, "dup", refusal);
-  });
-  // Whether a group has dup() is the same on all ranks.
-  if (made.everyone == nullptr || made.local == nullptr || (made.cross == nullptr) != (groups_.cross == nullptr))
-    return nullptr;
-  std::shared_ptr<HybridGroup> group(new HybridGroup(std::move(made), host_of_));
-  MutexLock lock(state_->mutex);
-  const std::uint64_t number = state_->dups++;
-  lock.unlock();
-  group->set_timeout(timeout());
-  group->set_group_name(concat(group_name(), "/dup", number));
-  group->set_group_desc(group_desc());
-  state_->duplicates.add(group);
-  return group;
-}
-
-struct HybridGroup::Part {
-  std::vector<int> members;  // of the new group of this rank, in its order; in the numbers of this group
-  std::vector<int> hosts;    // theirs
-};
-
-HybridGroup::Part HybridGroup::part_of(Call& call, int color, int key) const {
-  const at::Tensor mine = at::tensor({std::int64_t{color}, std::int64_t{key}});
-  const at::Tensor of_all = at::empty({size(), 2}, at::kLong);
-  gather_rows(call, of_all, mine);
-  const auto* const asked = of_all.const_data_ptr<std::int64_t>();
-  Part part;
-  for (int each = 0; each < size(); ++each) {
-    if (asked[2 * each] == color) part.members.push_back(each);
-  }
-  std::stable_sort(part.members.begin(), part.members.end(),
-                   [asked](int a, int b) { return asked[2 * a + 1] < asked[2 * b + 1]; });
-  for (const int member : part.members) part.hosts.push_back(host_of(member));
-  return part;
-}
-
-std::shared_ptr<ProcessGroup> HybridGroup::do_split(int color, int key, const std::optional<std::string>& desc) {
-  std::shared_ptr<HybridGroup> group;
-  in_turn("split", [&](Call& call) {
-    Refusal refusal;
-    // First: when it fails, the ranks of other hosts hear of that over the group that is split.
-    auto local = refusal.unless_refused([&] { return call.local().split(color, key, desc); });
-    const Part part = part_of(call, color, key);
-    auto everyone = refusal.unless_refused([&] { return call.everyone().split(color, key, desc); });
-    require_granted(call, "split", refusal);
-    try {
-      if (everyone != nullptr)
-        group = refusal.unless_refused([&] { return make(std::move(everyone), std::move(local), part.hosts); });
-    } catch (...) {
-      std::rethrow_exception(internal::in_outer_ranks(std::current_exception(), part.members));
-    }
-    require_granted(call, "split", refusal);
-  });
-  if (group == nullptr) return nullptr;
-  group->set_group_name(groups_.everyone->group_name());
-  group->set_group_desc(desc.value_or(group_desc()));
-  return group;
-}
-
-at::Tensor HybridGroup::do_allocate(std::int64_t numel, at::ScalarType dtype) {
-  at::Tensor memory;
-  in_turn("allocate", [&](Call& call) {
-    Refusal refusal;
-    memory = refusal.unless_refused([&] { return call.local().allocate(numel, dtype); });
-    require_granted(call, "allocate", refusal);
-  });
-  return memory;
-}
 
 }  // namespace gradwire
