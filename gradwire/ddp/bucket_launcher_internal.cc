@@ -38,6 +38,20 @@ bool routed(const std::vector<LaneScope::Route>& routes, const std::shared_ptr<P
   return std::any_of(routes.begin(), routes.end(), [&](const auto& route) { return route.original == group; });
 }
 
+// `body`: a hook from its beginning to its result. Where a collective of the hook failed, and what the hook ends with
+// does not say how, as a future that Python's then() made does not, throws the error of the collective.
+template <class Body>
+at::Tensor with_errors_of_calls(const LaneScope& scope, const Body& body) {
+  try {
+    return body();
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception&) {
+    if (scope.error() != nullptr) std::rethrow_exception(scope.error());
+    throw;
+  }
+}
+
 // Makes the current stream of the bucket's device wait until the gradients are in the bucket.
 void follow_gradients(const BucketJob& job) {
   job.filled.wait();
@@ -250,9 +264,11 @@ at::Tensor BucketLauncher::reduce_on_lane(const BucketJob& job, Lane& lane) cons
   }
   GradBucket argument = argument_of(job, lane.group());
   const HookScope in_hook(owner_);
-  const Future future = run_hook(*job.hook, argument);
-  wait_on_lane(future, failure_);
-  return checked(job, tensor_of(*future));
+  return with_errors_of_calls(scope, [&] {
+    const Future future = run_hook(*job.hook, argument);
+    wait_on_lane(future, failure_);
+    return checked(job, tensor_of(*future));
+  });
 }
 
 // PyTorch's model: a hook of one collective is started here, and wait() waits for it. On a device all of the reduction
@@ -294,16 +310,19 @@ at::Tensor BucketLauncher::reduce_here(UnderWay& started) const {
   }
   GradBucket argument = argument_of(job, group);
   const HookScope in_hook(owner_);
-  if (routes_here_.empty()) {
+  const auto run = [&] {
     started.future = run_hook(*job.hook, argument);
-    if (may_go_on && job.hook->traits().single_collective) return {};
-  } else {
+    at::Tensor average = end_of(started);
+    started.future.reset();
+    return average;
+  };
+  if (!routes_here_.empty()) {
     const LaneScope scope(routes_here_, job.tag);
-    started.future = run_hook(*job.hook, argument);
+    return with_errors_of_calls(scope, run);
   }
-  at::Tensor average = end_of(started);
-  started.future.reset();
-  return average;
+  if (!may_go_on || !job.hook->traits().single_collective) return run();
+  started.future = run_hook(*job.hook, argument);
+  return {};
 }
 
 void BucketLauncher::compare_hooks_here(const BucketJob& job, ProcessGroup& group) const {

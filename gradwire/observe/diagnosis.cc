@@ -10,6 +10,7 @@
 #include <array>
 #include <utility>
 
+#include "gradwire/observe/before_deadline_internal.h"
 #include "gradwire/observe/group_view_internal.h"
 #include "gradwire/observe/judged_epoch_internal.h"
 #include "gradwire/observe/wait_search_internal.h"
@@ -207,7 +208,14 @@ Diagnosis decide(const std::vector<RankTable>& ranks, std::int64_t epoch, const 
     add_call(*found, groups, occasion);
     return *found;
   }
-  return follow_waits(groups, wait_with_absent(groups, *wait));
+  // A rank that gave up at its deadline is on its way to no call any more, though it may be the others that did not
+  // come.
+  const auto before = before_deadline(ranks);
+  if (!before) return follow_waits(groups, wait_with_absent(groups, *wait));
+  const std::vector<GroupView> groups_before = views_of(*before);
+  const auto wait_before = oldest_wait(groups_before, {.is_over = true});
+  if (!wait_before) return {};
+  return follow_waits(groups_before, wait_with_absent(groups_before, *wait_before));
 }
 
 }  // namespace

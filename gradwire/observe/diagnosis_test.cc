@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <functional>
 #include <random>
 #include <string>
 #include <utility>
@@ -531,6 +532,92 @@ TEST(Diagnosis, ATimeOut) {
     job.end(cause, 1, 1);
     job.at(cause).process.state = 'R';
     expect(job.over(), FaultClass::slow, {cause});
+  });
+}
+
+// One rank after another made a call in which it waits.
+struct Waits {
+  std::string name;
+  std::function<void(Job& job, int cause, Outcome outcome)> call;
+};
+
+const std::vector<Waits>& deadlocks() {
+  static const std::vector<Waits> all{
+      {"two groups in another order",
+       [](Job& job, int cause, Outcome outcome) {
+         for (int rank = 0; rank < job.size(); ++rank) {
+           job.open(rank, "a", rank, job.size());
+           job.open(rank, "b", rank, job.size());
+         }
+         for (int rank = 0; rank < job.size(); ++rank) job.call(rank, {}, outcome, rank == cause ? 2 : 1);
+       }},
+      {"more steps than the others, who went on to another group",
+       [](Job& job, int cause, Outcome outcome) {
+         for (int rank = 0; rank < job.size(); ++rank) job.open(rank, "default.dup1", rank, job.size());
+         for (int step = 0; step < kSteps; ++step) {
+           for (int rank = 0; rank < job.size(); ++rank) job.call(rank, {.line = 20}, Outcome::good, 1);
+         }
+         for (int rank = 0; rank < job.size(); ++rank)
+           job.call(rank, {.count = rank == cause ? 9U : 1U, .line = rank == cause ? 20 : 30}, outcome,
+                    rank == cause ? 1 : 0);
+       }},
+      {"all receive",
+       [](Job& job, int, Outcome outcome) {
+         for (int rank = 0; rank < job.size(); ++rank)
+           job.call(rank, {.kind = CallKind::recv, .root = (rank + 1) % job.size()}, outcome);
+       }},
+      {"a call that one rank makes alone", [](Job& job, int cause, Outcome outcome) {
+         for (int rank = 0; rank < job.size(); ++rank) job.open(rank, "default.dup1", rank, job.size());
+         for (int rank = 0; rank < job.size(); ++rank) job.call(rank, {.line = 40}, outcome, rank == cause ? 0 : 1);
+       }}};
+  return all;
+}
+
+// The ranks gave up one after another, and what the last ones got may be that others had gone. What is said of such a
+// job is what would have been said of it before.
+TEST(Diagnosis, ADeadlockThatADeadlineEndedIsJudgedAsItStood) {
+  for (const Waits& waits : deadlocks()) {
+    for_each_cause([&](Job& stands, int cause) {
+      SCOPED_TRACE(waits.name);
+      for (const Outcome later : {Outcome::timeout, Outcome::peer}) {
+        Job ended(stands.size());
+        waits.call(ended, cause, Outcome::timeout);
+        bool is_first = true;
+        for (int i = 0; i < ended.size(); ++i) {
+          const int rank = (cause + i) % ended.size();
+          for (GroupTable& group : ended.at(rank).groups) {
+            for (CallRow& call : group.calls) {
+              if (call.outcome != Outcome::timeout) continue;
+              call.ended = ended.clock + kSecond + i * 1'000'000;
+              if (!std::exchange(is_first, false)) call.outcome = later;
+            }
+            group.closed = i % 2 == 0;
+          }
+          ended.end(rank, 1, i);
+        }
+        Job before(stands.size());
+        waits.call(before, cause, Outcome::none);
+        for (RankTable& rank : before.ranks) rank.process.seen = false;
+        const Diagnosis expected = before.stalled();
+        const Diagnosis found = ended.over();
+        expect(found, expected.fault, expected.culprits);
+        EXPECT_NE(name_of(found.fault), name_of(FaultClass::left));
+        EXPECT_EQ(found.certain, expected.certain);
+      }
+    });
+  }
+}
+
+// What a deadline ended long before the failure says nothing of the failure.
+TEST(Diagnosis, ADeadlineAfterWhichCallsWentWellSaysNothing) {
+  for_each_cause([](Job& job, int cause) {
+    job.call(cause == 0 ? 1 : 0, {.kind = CallKind::recv, .root = cause}, Outcome::timeout);
+    job.clock += 2 * kSecond;
+    for (int rank = 0; rank < job.size(); ++rank) job.call(rank, {}, Outcome::good);
+    job.others_call(cause, Outcome::peer);
+    job.others_exit(cause);
+    job.end(cause, 0, -1);
+    expect(job.over(), FaultClass::left, {cause});
   });
 }
 

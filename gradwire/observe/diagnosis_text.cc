@@ -53,8 +53,11 @@ constexpr std::array<FaultWords, 18> kFaultWords = {{
      "The rank waits for something other than gradwire: a file, a socket, a lock, a sleep. Look at what it "
      "waits for (py-spy dump, gdb -p)."},
     {"deadlock",
-     "Ranks wait for each other in different groups; DistributedDataParallel has groups of its own. Either a rank left "
-     "out a call (look for a branch that depends on the rank), or the ranks call two groups in different orders."},
+     "Ranks wait for each other: in different groups (DistributedDataParallel has groups of its own), or in receives. "
+     "A "
+     "rank left out a call (look for a branch that depends on the rank), has fewer batches than the others (use Join), "
+     "or "
+     "calls two groups in another order; of ranks that receive from each other, none sends."},
     {"network gone",
      "The ranks run, but do not reach each other. Check cables, switches, firewalls and the interface "
      "that is used."},

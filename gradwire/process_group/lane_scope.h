@@ -3,6 +3,7 @@
 // Lanes: threads on which DDP runs hooks, each with duplicates of the groups that the hooks may use.
 #pragma once
 
+#include <exception>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -61,6 +62,13 @@ class LaneScope {
   // Returns whether an Overlap exists in this scope.
   bool overlaps() const noexcept { return overlaps_; }
 
+  // The error with which the first collective of this scope failed; null where none has. A future that a hook made from
+  // that collective may have lost it: Python's futures keep the text alone.
+  const std::exception_ptr& error() const noexcept { return error_; }
+  void note_error(std::exception_ptr error) noexcept {
+    if (error_ == nullptr) error_ = std::move(error);
+  }
+
   // Returns the innermost scope of this thread; null when the thread is no lane.
   static LaneScope* current() noexcept;
 
@@ -75,6 +83,7 @@ class LaneScope {
   CallTag tag_;
   LaneScope* outer_;
   bool overlaps_ = false;
+  std::exception_ptr error_;
 };
 
 }  // namespace gradwire

@@ -51,11 +51,12 @@ using observe::CallKind;
 
 namespace {
 
-// What a lane promises: the Work that a hook gets has ended. Its error stays in it.
-void settle(Work& work) {
+// What a lane promises: the Work that a hook gets has ended. Its error stays in it, and the lane knows of the error.
+void settle(Work& work, LaneScope& lane) {
   try {
     work.wait();
   } catch (const std::exception&) {
+    lane.note_error(std::current_exception());
   }
 }
 
@@ -177,7 +178,7 @@ std::shared_ptr<Work> ProcessGroup::enter(const char* operation, const Options& 
                                              [&] { return prepared.make(operation, target, settled); });
   if (payload != 0) target.names_->payload.fetch_add(payload, std::memory_order_relaxed);
   internal::require_work(work, target, operation);
-  if (lane != nullptr && !settled.async) settle(*work);
+  if (lane != nullptr && !settled.async) settle(*work, *lane);
   return work;
 }
 

@@ -442,6 +442,27 @@ def test_an_exception_of_a_method_of_a_hooks_state_is_raised_by_backward(ranks, 
     ranks.all_well(SIZE, body)
 
 
+@pytest.mark.parametrize("waits", [False, True])
+def test_an_error_of_another_rank_keeps_its_kind_in_the_future_of_a_hook(ranks, waits):
+    def body(group):
+        def hook(_, bucket):
+            if group.rank() == 1:
+                raise KeyError("the reason")
+            future = dist.all_reduce(bucket.buffer(), async_op=True, group=bucket.group).get_future()
+            if waits:
+                future.wait()
+            return future.then(lambda ended: ended.value()[0])
+
+        ddp = DistributedDataParallel(make_model(), process_group=group)
+        ddp.register_comm_hook(None, hook)
+        with pytest.raises(KeyError if group.rank() == 1 else dist.PeerError, match="the reason") as raised:
+            ddp(batch_of(group.rank())).sum().backward()
+        if group.rank() != 1:
+            assert raised.value.peers == [1]
+
+    ranks.all_well(SIZE, body)
+
+
 def test_a_bucket_says_that_its_rank_has_joined(ranks):
     def body(group):
         ddp = DistributedDataParallel(make_model(), process_group=group)

@@ -93,10 +93,10 @@ std::vector<int> Call::missing_ranks() const {
   return missing;
 }
 
-// Ranks whose processes ended before they left.
+// Ranks whose processes ended before they left or told of a failure. One that did either may end at any time.
 std::vector<int> Call::dead_ranks() const {
   std::vector<int> dead = world_.gone();
-  std::erase_if(dead, [this](int peer) { return steps_.state_of(peer) == RankState::left; });
+  std::erase_if(dead, [this](int peer) { return steps_.state_of(peer) != RankState::active; });
   return dead;
 }
 
