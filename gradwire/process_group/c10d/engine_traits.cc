@@ -3,7 +3,6 @@
 #include <ATen/Functions.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 
-#include "gradwire/base/error.h"
 #include "gradwire/process_group/c10d/c10d_convert_internal.h"
 #include "gradwire/process_group/c10d/engine_traits_internal.h"
 #include "gradwire/process_group/dtype_internal.h"
@@ -80,7 +79,6 @@ bool can_reduce(const EngineTraits& traits, at::ScalarType type, ReduceOp op) {
 
 PreparedReduction prepare_to_reduce(const EngineTraits& traits, const at::Tensor& source, const at::Tensor& target,
                                     ReduceOp op, int ranks) {
-  if (!can_reduce(traits, source.scalar_type(), op)) throw UnsupportedError("gloo has no product of complex numbers");
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   at::Tensor memory = *memory_with_values(source);
   const bool in_place = target.defined() && memory.is_same(target);

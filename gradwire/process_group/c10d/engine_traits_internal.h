@@ -41,8 +41,7 @@ struct PreparedReduction {
 };
 
 // For a reduction with `op` over `ranks` ranks. `source` is read. `target` gets the result: it is the same tensor,
-// another tensor, or undefined where this rank gets no result. Throws UnsupportedError where the engine has no such
-// reduction.
+// another tensor, or undefined where this rank gets no result. The engine has the reduction: can_reduce().
 PreparedReduction prepare_to_reduce(const EngineTraits& traits, const at::Tensor& source, const at::Tensor& target,
                                     ReduceOp op, int ranks);
 

@@ -312,6 +312,15 @@ TEST_F(FromC10dGloo, WithoutAStoreThereAreNoDuplicates) {
     product.op = ReduceOp::product();
     EXPECT_THROW(group->all_reduce({complex}, product), UnsupportedError);
     expect_sum_works(*group);
+    for (const at::ScalarType type : {at::kShort, at::kUInt16, at::kFloat8_e4m3fn}) {
+      // Nothing of such a list is reduced.
+      const at::Tensor first = at::ones({2}), second = at::ones({2}).to(type);
+      EXPECT_THROW(group->all_reduce({first, second}), InvalidArgument);
+      EXPECT_THROW(group->reduce({first, second}), InvalidArgument);
+      EXPECT_THROW(group->reduce_scatter_tensor(at::ones({1}).to(type), second), InvalidArgument);
+      EXPECT_TRUE(at::equal(first, at::ones({2})));
+      expect_sum_works(*group);
+    }
   });
 }
 

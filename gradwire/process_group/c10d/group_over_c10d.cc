@@ -14,6 +14,7 @@
 #include "gradwire/process_group/dtype_internal.h"
 #include "gradwire/process_group/ordered_calls_internal.h"
 #include "gradwire/process_group/tensor_memory_internal.h"
+#include "gradwire/process_group/validate_internal.h"
 
 namespace gradwire::internal {
 namespace {
@@ -76,6 +77,14 @@ class GroupOverC10d::Launch {
   // Contiguous; of the tensor's own type.
   at::Tensor reads_to_reduce(const at::Tensor& tensor) {
     return keep(copied_in_turn(tensor, [&] { return Prepared{memory_with_values(tensor)->detach(), nullptr}; }));
+  }
+  // Before anything is sent. Throws InvalidArgument for a type, and UnsupportedError for an `op`, that gloo lacks.
+  void require_reducible(const char* operation, const Tensors& tensors, ReduceOp op) const {
+    if (group_.traits_.is_gloo) Validator(group_, operation).reducible(tensors);
+    for (const at::Tensor& tensor : tensors) {
+      if (can_reduce(group_.traits_, tensor.scalar_type(), op)) continue;
+      throw UnsupportedError(concat(what_, ": gloo has no product of complex numbers"));
+    }
   }
   at::Tensor reduces(const at::Tensor& source, const at::Tensor& target, ReduceOp op, c10d::ReduceOp& theirs) {
     return keep(copied_in_turn(source, [&] {
@@ -174,6 +183,7 @@ std::shared_ptr<Work> GroupOverC10d::run(BroadcastCall& given) {
 template <>
 std::shared_ptr<Work> GroupOverC10d::run(AllReduceCall& given) {
   Launch launch(*this, "all_reduce");
+  launch.require_reducible("all_reduce", given.tensors, given.options.op);
   auto theirs = options_for<c10d::AllreduceOptions>(given.options, timeout());
   for (const at::Tensor& tensor : given.tensors) {
     Tensors one{launch.reduces(tensor, tensor, given.options.op, theirs.reduceOp)};
@@ -185,6 +195,7 @@ std::shared_ptr<Work> GroupOverC10d::run(AllReduceCall& given) {
 template <>
 std::shared_ptr<Work> GroupOverC10d::run(ReduceCall& given) {
   Launch launch(*this, "reduce");
+  launch.require_reducible("reduce", given.tensors, given.options.op);
   auto theirs = options_for<c10d::ReduceOptions>(given.options, timeout());
   theirs.rootRank = given.options.root;
   for (const at::Tensor& tensor : given.tensors) {
@@ -249,6 +260,7 @@ template <>
 std::shared_ptr<Work> GroupOverC10d::run(ReduceScatterTensorCall& given) {
   const c10::NoGradGuard no_grad;
   Launch launch(*this, "reduce_scatter_tensor");
+  launch.require_reducible("reduce_scatter_tensor", {given.output}, given.options.op);
   auto theirs = options_for<c10d::ReduceScatterOptions>(given.options, timeout());
   at::Tensor part = launch.reduces(given.output, given.output, given.options.op, theirs.reduceOp).view({-1});
   // What a reduction changes before it starts is changed in a copy of the input; else the engine reads the input.
