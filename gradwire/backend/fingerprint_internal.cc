@@ -76,7 +76,7 @@ std::string describe(const Fingerprint& fingerprint) {
   }
   if (reduces(operation)) {
     text += concat(", ", name_of(fingerprint.op));
-    if (fingerprint.op == ReduceOp::Kind::premul_sum) text += concat(" with factor ", fingerprint.factor);
+    if (fingerprint.op == ReduceOp::Kind::premul_sum) text += concat(" with factor ", exact(fingerprint.factor));
   }
   if (fingerprint.root >= 0) text += concat(", root ", fingerprint.root);
   if (fingerprint.tag != CallTag{}) {

@@ -38,6 +38,17 @@ std::string join(const std::vector<int>& numbers, std::string_view separator) { 
 std::string exact(double number) { return shortest(number); }
 std::string exact(float number) { return shortest(number); }
 
+std::vector<int> leading_numbers(const std::string& text) {
+  std::istringstream list(text);
+  std::vector<int> numbers;
+  for (int number = 0; list >> number;) {
+    numbers.push_back(number);
+    if (list.peek() != ',') break;
+    list.ignore(1);
+  }
+  return numbers;
+}
+
 std::string measured_seconds(double seconds) {
   char text[32];
   // %.3g would write an exponent from here on.

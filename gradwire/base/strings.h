@@ -27,6 +27,9 @@ std::string join(const std::vector<int>& numbers, std::string_view separator = "
 std::string exact(double number);
 std::string exact(float number);
 
+// The numbers at the beginning of `text`, as join() writes them: those of "0, 2; others" are 0 and 2.
+std::vector<int> leading_numbers(const std::string& text);
+
 // A time that was measured: "0.0123 s", "4.12 s"; from 1000 s on without digits behind the point, "4120 s".
 std::string measured_seconds(double seconds);
 

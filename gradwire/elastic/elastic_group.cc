@@ -135,7 +135,6 @@ std::shared_ptr<ProcessGroup> ElasticGroup::do_dup() {
   if (made == nullptr) return nullptr;
   std::shared_ptr<ElasticGroup> duplicate(new ElasticGroup(std::move(made)));
   duplicate->set_timeout(timeout());
-  duplicate->set_group_name(concat(group_name(), "/dup"));
   const MutexLock lock(mutex_);
   duplicates_.push_back(duplicate);
   if (tap_ != nullptr) duplicate->set_tap(tap_);

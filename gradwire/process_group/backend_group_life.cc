@@ -183,7 +183,6 @@ std::shared_ptr<ProcessGroup> BackendGroup::do_dup() {
   auto group = std::make_shared<BackendGroup>(own(origin, std::move(made)), backend_name_, in_place_, std::move(store));
   lock.unlock();
   group->set_timeout(timeout());
-  group->set_group_name(concat(group_name(), "/dup", number));
   group->set_group_desc(group_desc());
   duplicates_.add(group);
   return group;
@@ -234,7 +233,6 @@ std::shared_ptr<ProcessGroup> BackendGroup::do_split(int color, int key, const s
   } catch (...) {
     std::rethrow_exception(in_outer_ranks(std::current_exception(), members));
   }
-  group->set_group_name(concat(group_name(), "/split", number, ".", color));
   group->set_group_desc(desc.value_or(group_desc()));
   return group;
 }

@@ -138,7 +138,8 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
 
   // Blocks until every rank has called monitored_barrier(). A `timeout` of 0 means timeout(). When ranks are missing
   // after `timeout`, rank 0 throws TimeoutError (PeerError when one of them died) that names all missing ranks with
-  // `wait_all`, else the first; the other ranks throw TimeoutError that names rank 0. The group goes on after this
+  // `wait_all`, else the first, and so do the ranks that rank 0 can tell. The others wait for rank 0's report for up to
+  // a second longer, and throw TimeoutError that names rank 0. The group goes on after this
   // TimeoutError; a group over a c10d engine does only where it has a store (FromC10dOptions).
   void monitored_barrier(Milliseconds timeout, bool wait_all = false);
 
@@ -251,6 +252,9 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
 
   const int rank_;
   const int size_;
+  void report_arrivals(const std::vector<std::shared_ptr<Work>>& arrivals, const Tensors& report, int tag,
+                       bool is_complete, Deadline deadline);
+
   struct Names;
   std::unique_ptr<Names> names_;  // group name, description, timeout and counters, with their lock
 };

@@ -144,7 +144,19 @@ namespace {
 // for the next barrier's.
 int barrier_tag(std::uint32_t number) { return internal::kFirstInternalTag + static_cast<int>(number & 0x3fffffffU); }
 
-Tensors one_byte() { return {at::zeros({1}, at::TensorOptions(at::kByte))}; }
+Tensors bytes_of_zero(int count) { return {at::zeros({count}, at::TensorOptions(at::kByte))}; }
+
+// What rank 0 reports to the others: of each rank, one of these.
+enum Arrival : std::uint8_t { kHere = 0, kLate = 1, kDead = 2 };
+
+std::vector<int> ranks_that_are(Arrival arrival, const at::Tensor& report) {
+  std::vector<int> ranks;
+  const auto* const arrivals = report.const_data_ptr<std::uint8_t>();
+  for (int rank = 0; rank < report.numel(); ++rank) {
+    if (arrivals[rank] == arrival) ranks.push_back(rank);
+  }
+  return ranks;
+}
 
 // Time left for a Work::wait(), for which zero means something else.
 Milliseconds left_of(const Deadline& deadline) { return std::max(deadline.remaining(), Milliseconds{1}); }
@@ -152,41 +164,67 @@ Milliseconds left_of(const Deadline& deadline) { return std::max(deadline.remain
 }  // namespace
 
 void ProcessGroup::do_monitored_barrier(Milliseconds timeout, bool wait_all) {
+  const Milliseconds with_grace = timeout + internal::grace_for_report(timeout);
   const Deadline deadline = Deadline::after(timeout);
+  const Deadline last = Deadline::after(with_grace);
   // What did not come then is waited for no longer, also when the group ends.
-  const internal::MessageTimeout limit(timeout);
+  const internal::MessageTimeout limit(with_grace);
   const int tag = barrier_tag(next_barrier());
+  Tensors report = bytes_of_zero(size());
   if (rank() != 0) {
-    Tensors here = one_byte();
-    Tensors go = one_byte();
+    Tensors here = bytes_of_zero(1);
     required(do_send(here, 0, tag), *this, "send")->wait(left_of(deadline));
     try {
-      required(do_recv(go, 0, tag), *this, "recv")->wait(left_of(deadline));
+      required(do_recv(report, 0, tag), *this, "recv")->wait(left_of(last));
     } catch (const TimeoutError&) {
       internal::throw_no_report(*this, timeout);
     }
-    return;
+  } else {
+    std::vector<Tensors> bytes(static_cast<std::size_t>(size()));
+    std::vector<std::shared_ptr<Work>> arrivals;
+    for (int peer = 1; peer < size(); ++peer) {
+      Tensors& byte = bytes[static_cast<std::size_t>(peer)] = bytes_of_zero(1);
+      arrivals.push_back(required(do_recv(byte, peer, tag), *this, "recv"));
+    }
+    auto* const of_all = report.front().mutable_data_ptr<std::uint8_t>();
+    bool is_complete = true;
+    for (int peer = 1; peer < size() && (is_complete || wait_all); ++peer) {
+      try {
+        arrivals[static_cast<std::size_t>(peer - 1)]->wait(left_of(deadline));
+      } catch (const TimeoutError&) {
+        of_all[peer] = kLate;
+      } catch (const PeerError&) {
+        of_all[peer] = kDead;
+      }
+      is_complete = is_complete && of_all[peer] == kHere;
+    }
+    report_arrivals(arrivals, report, tag, is_complete, last);
   }
-  std::vector<Tensors> bytes(static_cast<std::size_t>(size()));
-  std::vector<std::shared_ptr<Work>> arrivals;
+  const std::vector<int> late = ranks_that_are(kLate, report.front()), dead = ranks_that_are(kDead, report.front());
+  if (!late.empty() || !dead.empty()) internal::throw_missing(*this, late, dead, timeout, wait_all);
+}
+
+// Where ranks are missing, the report goes to those that are here, and an error on its way is not this rank's.
+void ProcessGroup::report_arrivals(const std::vector<std::shared_ptr<Work>>& arrivals, const Tensors& report, int tag,
+                                   bool is_complete, Deadline deadline) {
+  std::vector<std::shared_ptr<Work>> sent;
   for (int peer = 1; peer < size(); ++peer) {
-    Tensors& byte = bytes[static_cast<std::size_t>(peer)] = one_byte();
-    arrivals.push_back(required(do_recv(byte, peer, tag), *this, "recv"));
-  }
-  std::vector<int> late;
-  std::vector<int> dead;
-  for (int peer = 1; peer < size() && ((late.empty() && dead.empty()) || wait_all); ++peer) {
+    const auto& arrival = arrivals[static_cast<std::size_t>(peer - 1)];
+    if (!is_complete && !(arrival->is_completed() && arrival->exception() == nullptr)) continue;
+    Tensors copy{report.front().clone()};
     try {
-      arrivals[static_cast<std::size_t>(peer - 1)]->wait(left_of(deadline));
-    } catch (const TimeoutError&) {
-      late.push_back(peer);
-    } catch (const PeerError&) {
-      dead.push_back(peer);
+      sent.push_back(required(do_send(copy, peer, tag), *this, "send"));
+    } catch (const std::exception&) {
+      if (is_complete) throw;
     }
   }
-  if (!late.empty() || !dead.empty()) internal::throw_missing(*this, late, dead, timeout, wait_all);
-  for (int peer = 1; peer < size(); ++peer)
-    required(do_send(bytes[static_cast<std::size_t>(peer)], peer, tag), *this, "send")->wait(left_of(deadline));
+  for (const auto& each : sent) {
+    try {
+      each->wait(left_of(deadline));
+    } catch (const std::exception&) {
+      if (is_complete) throw;
+    }
+  }
 }
 
 }  // namespace gradwire

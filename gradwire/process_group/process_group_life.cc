@@ -92,7 +92,10 @@ std::shared_ptr<ProcessGroup> ProcessGroup::dup() {
   internal::GroupRecord& record = group.names_->record;
   const auto flight = record.begin(group, arguments_of(CallKind::dup, __builtin_return_address(0)));
   std::shared_ptr<ProcessGroup> made = internal::recorded(flight, [&] { return group.do_dup(); });
-  if (made != nullptr) made->names_->record.name_after(record.next_duplicate(group));
+  const std::string path = record.next_duplicate(group);
+  if (made == nullptr) return nullptr;
+  made->names_->record.name_after(path);
+  made->set_group_name(path);
   return made;
 }
 
@@ -103,7 +106,9 @@ std::shared_ptr<ProcessGroup> ProcessGroup::split(int color, int key, std::optio
   const auto flight = record.begin(group, arguments_of(CallKind::split, __builtin_return_address(0)));
   std::shared_ptr<ProcessGroup> made = internal::recorded(flight, [&] { return group.do_split(color, key, desc); });
   const std::string path = record.next_part(group, color);
-  if (made != nullptr) made->names_->record.name_after(path);
+  if (made == nullptr) return nullptr;
+  made->names_->record.name_after(path);
+  made->set_group_name(path);
   return made;
 }
 

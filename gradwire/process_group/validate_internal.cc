@@ -26,6 +26,10 @@ void require_work(const std::shared_ptr<Work>& work, const ProcessGroup& group, 
       concat(name_group(group), ": ", operation, " returned no Work; the class of the group must return one"));
 }
 
+Milliseconds grace_for_report(Milliseconds timeout) {
+  return std::min(timeout / 2 + Milliseconds{1}, Milliseconds{1000});
+}
+
 void throw_missing(const ProcessGroup& group, const std::vector<int>& late, const std::vector<int>& dead,
                    Milliseconds timeout, bool wait_all) {
   std::vector<std::string> said;

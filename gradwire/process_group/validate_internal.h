@@ -52,6 +52,10 @@ class Validator {
   std::string_view operation_;
 };
 
+// How much longer than its timeout a rank waits in a monitored barrier for the report of rank 0, which waits for the
+// timeout too.
+Milliseconds grace_for_report(Milliseconds timeout);
+
 // The errors of a monitored barrier: where ranks died, or did not come in time; and on the ranks to which rank 0 did
 // not report.
 [[noreturn]] void throw_missing(const ProcessGroup& group, const std::vector<int>& late, const std::vector<int>& dead,

@@ -2,15 +2,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gradwire/backend/mpi/library_internal.h"
 
+#include <stdlib.h>
+
 #include <array>
 #include <random>
 #include <string>
 
+#include "gradwire/base/environment.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
 
 namespace gradwire::mpi {
 namespace {
+
+constexpr const char* kLaunchersVariable = "PMIX_RANK";
 
 bool test(MPI_Request& request, const char* call) {
   int done = 0;
@@ -53,7 +58,10 @@ Library::Library() {
     }
   } else {
     // Any level will do then: all calls come from this thread, or one after another under the engine's lock.
+    const bool had_launcher = environment(kLaunchersVariable).has_value();
     require_success(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &level), "MPI_Init_thread");
+    // OpenMPI sets the variable in a process that no launcher started. It would seem to be one of several then.
+    if (!had_launcher) ::unsetenv(kLaunchersVariable);
     initialised_here_ = true;
     if (level < MPI_THREAD_SERIALIZED) {
       MPI_Finalize();

@@ -272,7 +272,6 @@ std::shared_ptr<GroupOverC10d> GroupOverC10d::make_group(const char* operation, 
     BackendPtr made = make_engine(origin, maker_, meeting, members);
     auto group = std::make_shared<GroupOverC10d>(std::move(made), std::move(prefixed), maker_, meeting.processes);
     group->set_timeout(timeout());
-    group->set_group_name(concat(group_name(), "/", operation, number));
     group->set_group_desc(group_desc());
     return group;
   } catch (...) {
@@ -345,36 +344,42 @@ void GroupOverC10d::barrier_in_store(const std::shared_ptr<Store>& store, Millis
   }
   constexpr Milliseconds kLook{100};
   enum class End { came, late, died };
-  const auto await = [&](const std::string& key, int peer) {
+  const auto await = [&](const std::string& key, int peer, const Deadline& until) {
     for (;;) {
       try {
-        store->wait(std::span(&key, 1), std::min(kLook, deadline.remaining()));
+        store->wait(std::span(&key, 1), std::min(kLook, until.remaining()));
         return End::came;
       } catch (const TimeoutError&) {
       }
       throw_if_interrupted(describe("monitored_barrier"));
       // Whoever has come may end.
       if (end_->has_died(peer)) return store->check(std::span(&key, 1)) ? End::came : End::died;
-      if (deadline.expired()) return End::late;
+      if (until.expired()) return End::late;
     }
   };
-  const std::string go = concat(prefix, "go");
+  // The key under which rank 0 reports: the ranks that were late, and those that died.
+  const std::string report = concat(prefix, "report");
+  constexpr char kBetween = ';';
   if (rank() != 0) {
     store->set(concat(prefix, rank()), "here");
-    const End end = await(go, 0);
+    const End end = await(report, 0, Deadline::after(timeout + grace_for_report(timeout)));
     if (end == End::died) throw_missing(*this, {}, {0}, timeout, /*wait_all=*/true);
     if (end == End::late) throw_no_report(*this, timeout);
+    const std::string told = store->get(report);
+    const std::size_t between = told.find(kBetween);
+    const std::vector<int> late = leading_numbers(told), dead = leading_numbers(told.substr(between + 1));
+    if (!late.empty() || !dead.empty()) throw_missing(*this, late, dead, timeout, wait_all);
     return;
   }
   std::vector<int> late;
   std::vector<int> dead;
   for (int peer = 1; peer < size() && ((late.empty() && dead.empty()) || wait_all); ++peer) {
-    const End end = await(concat(prefix, peer), peer);
+    const End end = await(concat(prefix, peer), peer, deadline);
     if (end == End::late) late.push_back(peer);
     if (end == End::died) dead.push_back(peer);
   }
+  store->set(report, concat(join(late), kBetween, join(dead)));
   if (!late.empty() || !dead.empty()) throw_missing(*this, late, dead, timeout, wait_all);
-  store->set(go, "all");
 }
 
 }  // namespace gradwire::internal

@@ -3,7 +3,6 @@
 #include "gradwire/process_group/hybrid/fault_text_internal.h"
 
 #include <cstring>
-#include <sstream>
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
@@ -21,13 +20,7 @@ constexpr const char* kEndOfFault = "] ";
 std::optional<std::vector<int>> culprits_in(const std::string& text) {
   const std::size_t begin = text.find(kAtFault);
   if (begin == std::string::npos) return std::nullopt;
-  std::istringstream list(text.substr(begin + std::strlen(kAtFault)));
-  std::vector<int> ranks;
-  for (int rank = 0; list >> rank;) {
-    ranks.push_back(rank);
-    if (list.peek() == ',') list.ignore(1);
-  }
-  return ranks;
+  return leading_numbers(text.substr(begin + std::strlen(kAtFault)));
 }
 
 std::string readable(std::string text) {

@@ -37,11 +37,7 @@ std::shared_ptr<ProcessGroup> HybridGroup::do_dup() {
   if (made.everyone == nullptr || made.local == nullptr || (made.cross == nullptr) != (groups_.cross == nullptr))
     return nullptr;
   std::shared_ptr<HybridGroup> group(new HybridGroup(std::move(made), host_of_));
-  MutexLock lock(state_->mutex);
-  const std::uint64_t number = state_->dups++;
-  lock.unlock();
   group->set_timeout(timeout());
-  group->set_group_name(concat(group_name(), "/dup", number));
   group->set_group_desc(group_desc());
   state_->duplicates.add(group);
   return group;
@@ -85,7 +81,6 @@ std::shared_ptr<ProcessGroup> HybridGroup::do_split(int color, int key, const st
     require_granted(call, "split", refusal);
   });
   if (group == nullptr) return nullptr;
-  group->set_group_name(groups_.everyone->group_name());
   group->set_group_desc(desc.value_or(group_desc()));
   return group;
 }

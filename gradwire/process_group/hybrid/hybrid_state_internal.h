@@ -27,7 +27,6 @@ struct HybridGroup::State {
   const OwnerProcess owner;
   Mutex mutex;
   std::exception_ptr error GRADWIRE_GUARDED_BY(mutex);
-  std::uint64_t dups GRADWIRE_GUARDED_BY(mutex) = 0;
   internal::DuplicateList duplicates;
 };
 
