@@ -470,12 +470,12 @@ TEST_F(NodesTest, AnInterruptionOfAllHostsLeavesRanksTheTimeToSave) {
 
 // A job that trained nothing is no success.
 TEST_F(NodesTest, AShellThatStartsNoLauncherIsToldOf) {
-  for (const std::string shell : {"true", "echo {host}"}) {
+  for (const auto& [shell, code] : {std::pair("true", 0), std::pair("echo {host}", 0), std::pair("false", 1)}) {
     const auto result = run_script({"--hosts", "a,b", "--ssh", shell, "-n", "1"}, "true");
     EXPECT_EQ(result.exit_code, kHostsFailedExit) << result.err;
     for (const char* host : {"a", "b"}) {
-      EXPECT_TRUE(
-          contains(result.err, concat("host ", host, ": the command of --ssh ended with 0, but ran no gradwire-run")))
+      EXPECT_TRUE(contains(
+          result.err, concat("host ", host, ": the command of --ssh ended with ", code, ", and ran no gradwire-run")))
           << result.err;
     }
   }

@@ -68,15 +68,14 @@ bool has_run(const Feed& feed) {
   return ::ioctl(feed.reader.get(), FIONREAD, &unread) != 0 || static_cast<std::size_t>(unread) < feed.secret_bytes;
 }
 
-// The hosts whose commands ended well, and ran no launcher.
+// The hosts whose commands ended, and ran no launcher. ssh says itself why it failed.
 std::string report_of_absent(const Options& options, const JobOutcome& outcome, const std::vector<Feed>& feeds) {
   std::string text;
   for (std::size_t host = 0; host < outcome.ends.size(); ++host) {
-    if (!outcome.ends[host] || !outcome.ends[host]->good() || has_run(feeds[host])) continue;
-    text +=
-        concat("gradwire-run: host ", options.remote.hosts[host],
-               ": the command of --ssh ended with 0, but ran no gradwire-run there; it gets the host and the command, "
-               "and has to pass its stdin on\n");
+    const auto& end = outcome.ends[host];
+    if (!end || end->by_signal || end->code == kSshFailed || has_run(feeds[host])) continue;
+    text += concat("gradwire-run: host ", options.remote.hosts[host], ": the command of --ssh ended with ", end->code,
+                   ", and ran no gradwire-run there; it gets the host and the command, and has to pass its stdin on\n");
   }
   return text;
 }
@@ -147,7 +146,7 @@ int run_on_hosts(const Options& options, const std::string& secret, SignalQueue&
   const JobOutcome outcome = supervisor.run(launchers);
   const std::string absent = report_of_absent(options, outcome, feeds);
   supervisor.finish_output(report_of_hosts(options, outcome) + absent);
-  return absent.empty() || outcome.exit_code() != 0 ? outcome.exit_code() : kHostsFailedExit;
+  return absent.empty() || outcome.interrupted_by != 0 ? outcome.exit_code() : kHostsFailedExit;
 }
 
 }  // namespace gradwire::launch
