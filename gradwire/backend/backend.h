@@ -28,7 +28,7 @@ inline constexpr int kAnySource = -1;
 inline constexpr std::uint32_t kFirstReservedTag = 0x8000'0000U;
 
 // The most that a rank keeps of messages that another rank has sent to it and that it has not received: bytes of small
-// messages (128 are added for each message), and large messages that were announced and wait at their sender.
+// messages (128 or more are added for each message), and large messages that were announced and wait at their sender.
 inline constexpr std::size_t kMaxUnreceivedBytes = std::size_t{1} << 20;
 inline constexpr std::size_t kMaxUnreceivedOffers = std::size_t{1} << 16;
 
@@ -200,8 +200,8 @@ class Channel {
   // Returns, by rank, where the ranks' memory lies that corresponds to [data, data + bytes) of this rank: the same
   // place in what each rank got from the same call of allocate(). Every rank may read and write all of it; collectives
   // (a barrier) order these accesses. Each entry keeps its memory mapped, also when the owner has released it. Empty
-  // when the range lies in no memory that allocate() returned in place. Does not communicate, and may be called from
-  // any thread at any time. The default returns nothing.
+  // when the range lies in no memory that allocate() returned in place, whose size was rounded up to whole pages. Does
+  // not communicate, and may be called from any thread at any time. The default returns nothing.
   virtual std::vector<std::shared_ptr<std::byte>> symmetric_memory(const void* /*data*/, std::size_t /*bytes*/) const {
     return {};
   }
@@ -211,7 +211,8 @@ class Channel {
   // PeerError that quotes the reason, at once. A second call does nothing: the first reason stays. Never blocks.
   virtual void abort(std::string_view reason) noexcept = 0;
 
-  // Throws the first reason again when the channel is at its end; does nothing otherwise. Does not communicate.
+  // Throws the first reason again when the channel is at its end; does nothing otherwise. Does not communicate. In a
+  // forked child, where no call is allowed, throws InvalidArgument or does nothing.
   virtual void check() const = 0;
 };
 

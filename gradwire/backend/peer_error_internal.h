@@ -14,7 +14,8 @@ namespace gradwire {
 inline constexpr const char* kAfterADeath =
     "; start the job again, or run the job elastically, so that the others go on (docs/elastic.md)";
 inline constexpr const char* kAfterALeave =
-    "; all ranks must make the same calls: look for a loop that is shorter on that rank, or use Join";
+    "; all ranks must make the same calls: look for an error of that rank, or for a loop that is shorter there (use "
+    "Join)";
 
 // A PeerError whose text ends with `advice`; once, however often ranks pass the text on.
 inline PeerError peer_error(std::string text, std::vector<int> peers, const char* advice = kAfterADeath) {

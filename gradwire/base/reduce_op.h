@@ -27,7 +27,8 @@ namespace gradwire {
 // Elements are combined in rank order: ((x0 + x1) + x2) + ... f16 and bf16 are combined in f32 and rounded once, to
 // nearest even, at the end. avg divides the sum by the number of ranks;
 // of integers the sum wraps, and the quotient is rounded toward zero. premul_sum multiplies every rank's element by
-// `factor` first. min and max of values of which one is NaN are NaN. A boolean sum is a logical or (as in PyTorch).
+// `factor` first, which is rounded to f32 for f32, f16 and bf16. min and max of values of which one is NaN are NaN. A
+// boolean sum is a logical or (as in PyTorch).
 struct ReduceOp {
   enum class Kind : std::uint8_t {  // how two elements are combined
     sum = 0,

@@ -41,7 +41,8 @@ class Compressor {
 
   // Replaces this rank's gradient by the mean of all ranks' gradients, as far as it was delivered (exchange.h). All
   // ranks get the same bits. Returns the bytes that this rank sent (Exchange::run). `segments` name the parts of
-  // `gradient` for the memory: they lie within `gradient`, do not overlap, and are the same on all ranks.
+  // `gradient` for the memory: they lie within `gradient`, do not overlap, and are the same on all ranks. So are the
+  // compressors' descriptions and the numbers of values; nothing compares them.
   //
   // When the gradient of any rank holds an infinity or a NaN, all ranks get a gradient that is not finite, with the
   // same bits, and no rank changes its memory: the training program is expected to skip the step, as under a gradient

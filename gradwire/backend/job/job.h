@@ -55,7 +55,9 @@ class Job {
   Backend& backend() noexcept;
   // The backend's own channel.
   Channel& channel() noexcept;
-  // A store for the program's own keys, which all ranks of this job see and no other job does.
+  // A store for the program's own keys, which all ranks of this job see and no other job does. Where the ranks met at
+  // tcp://, rank 0 serves the store until the end of its Job; calls of other ranks throw a StoreError then. A Job
+  // leaves about 17 keys of its own in a store of the user's (JobOptions::store).
   const std::shared_ptr<Store>& store() const noexcept;
 
  private:
