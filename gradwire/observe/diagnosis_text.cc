@@ -54,10 +54,8 @@ constexpr std::array<FaultWords, 18> kFaultWords = {{
      "waits for (py-spy dump, gdb -p)."},
     {"deadlock",
      "Ranks wait for each other: in different groups (DistributedDataParallel has groups of its own), or in receives. "
-     "A "
-     "rank left out a call (look for a branch that depends on the rank), has fewer batches than the others (use Join), "
-     "or "
-     "calls two groups in another order; of ranks that receive from each other, none sends."},
+     "Look for a call that one rank left out (a branch that depends on the rank), for a rank with fewer batches (use "
+     "Join), for two groups that ranks call in different orders, and for ranks that all receive before they send."},
     {"network gone",
      "The ranks run, but do not reach each other. Check cables, switches, firewalls and the interface "
      "that is used."},
