@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "gradwire/base/error.h"
+#include "gradwire/base/interrupt.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/base/trace.h"
 #include "tests/conformance/conformance.h"
@@ -96,6 +97,23 @@ TEST_P(Failure, ARankThatDoesNotComeIsNamedByTheDeadline) {
       context.meet("end");
     });
   }
+}
+
+TEST_P(LateFailure, AnInterruptedCallNamesItself) {
+  run([&](RankContext& context) {
+    Channel& channel = context.channel();
+    channel.barrier(guarded());
+    context.meet("all are there");
+    if (context.rank() == 0) {
+      const InterruptCheckScope at_once([]() noexcept { return true; });
+      const std::string text = expect_throw<AbortedError>([&] { channel.barrier(guarded()); });
+      expect_contains(text, "barrier");
+      expect_contains(text, "interrupted on this rank");
+      EXPECT_EQ(text.find("tag"), std::string::npos) << text;
+      EXPECT_EQ(expect_throw<AbortedError>([&] { channel.check(); }), text);
+    }
+    context.meet("interrupted");
+  });
 }
 
 // Most ranks wait for ranks that wait themselves; those are not to be named.

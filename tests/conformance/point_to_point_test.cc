@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <memory>
+#include <numeric>
 #include <random>
 #include <thread>
 
@@ -16,6 +17,7 @@ namespace {
 
 GRADWIRE_CONFORMANCE_SUITE(PointToPoint, 2, 3, 5, 8);
 GRADWIRE_CONFORMANCE_SUITE(PointToPointSelf, 1, 2);
+GRADWIRE_CONFORMANCE_SUITE(Unreceived, 2);
 
 Bytes message(int from, int to, std::size_t bytes, std::uint64_t seed) {
   return make_input(DType::u8, bytes, from * 64 + to, seed);
@@ -210,6 +212,33 @@ TEST_P(PointToPoint, MessagesSentDuringCollectivesWaitForTheirReceives) {
     finish(channel.irecv(received.data(), received.size(), previous, 9));
     EXPECT_EQ(difference(received.data(), message(previous, context.rank(), sent.size(), 6), DType::u8), "");
     finish(send);
+  });
+}
+
+// More than the receiver keeps, so that some have not begun.
+TEST_P(Unreceived, CollectivesPassSendsThatNobodyReceives) {
+  run([](RankContext& context) {
+    constexpr std::size_t kSends = kMaxUnreceivedOffers + 10'000;
+    Channel& channel = context.channel();
+    const auto duplicate = channel.duplicate(guarded());
+    std::vector<int> values(kSends);
+    std::iota(values.begin(), values.end(), 0);
+    std::vector<std::shared_ptr<Request>> sends;
+    for (std::size_t i = 0; i < kSends && context.rank() == 0; ++i)
+      sends.push_back(channel.isend(&values[i], sizeof(int), 1, 9));
+    for (Channel* const each : {&channel, duplicate.get()}) {
+      each->barrier(guarded());
+      std::vector<float> data(100'000, 1.0F);
+      each->all_reduce(data.data(), data.size(), DType::f32, ReduceOp::sum(), guarded());
+      ASSERT_EQ(data.back(), static_cast<float>(context.size()));
+    }
+    for (std::size_t i = 0; i < kSends && context.rank() == 1; ++i) {
+      int received = -1;
+      finish(channel.irecv(&received, sizeof(int), 0, 9));
+      ASSERT_EQ(received, static_cast<int>(i));
+    }
+    for (const auto& send : sends) finish(send);
+    channel.barrier(guarded());
   });
 }
 

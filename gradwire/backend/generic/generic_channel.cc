@@ -40,8 +40,9 @@ std::string context_of(const Fingerprint& call, const Channel& channel) {
 }
 
 // The exception under way with the call's name before its text. Kinds that carry no rank of a peer keep their kind too.
-// What ends the channel is no ResourceError, after which callers go on.
-std::exception_ptr with_context(const std::string& context) {
+// What ends the channel is no ResourceError, after which callers go on. `ended`: the channel is at its end already, for
+// a reason that has a context.
+std::exception_ptr with_context(const std::string& context, bool ended) {
   try {
     throw;
   } catch (const TimeoutError& error) {
@@ -52,6 +53,10 @@ std::exception_ptr with_context(const std::string& context) {
     return std::make_exception_ptr(AbortedError(concat(context, "no memory for messages that are under way")));
   } catch (const ResourceError& error) {
     return std::make_exception_ptr(AbortedError(concat(context, error.what())));
+  } catch (const AbortedError&) {
+    // Of a channel that goes on, a wait ends so when it is interrupted.
+    return ended ? std::current_exception()
+                 : std::make_exception_ptr(AbortedError(concat(context, "interrupted on this rank")));
   } catch (...) {
     return std::current_exception();
   }
@@ -92,6 +97,11 @@ void GenericChannel::check() const {
   if (first_reason_ != nullptr) std::rethrow_exception(first_reason_);
 }
 
+bool GenericChannel::is_at_end() const {
+  const MutexLock lock(mutex_);
+  return first_reason_ != nullptr;
+}
+
 void GenericChannel::end_with(std::exception_ptr error, const std::string& text) noexcept {
   {
     const MutexLock lock(mutex_);
@@ -113,7 +123,7 @@ void GenericChannel::end_with(std::exception_ptr error, const std::string& text)
 
 void GenericChannel::fail_call() noexcept {
   try {
-    const auto error = with_context(context_of(*call_, *this));
+    const auto error = with_context(context_of(*call_, *this), is_at_end());
     end_with(error, describe(error));
   } catch (const std::bad_alloc&) {
     end_with(std::current_exception(), "no memory for the text of an error");

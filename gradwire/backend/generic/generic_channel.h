@@ -178,6 +178,7 @@ class GenericChannel : public Channel {
   void all_reduce_in_chunks(void* data, std::size_t count, DType dtype, ReduceOp op, const CallOptions& options);
   // Ends the channel because of the exception under way, which ended the call.
   void fail_call() noexcept;
+  bool is_at_end() const GRADWIRE_EXCLUDES(mutex_);
   // Makes `error` the first reason, unless there is one, and tells the others.
   void end_with(std::exception_ptr error, const std::string& text) noexcept GRADWIRE_EXCLUDES(mutex_);
 

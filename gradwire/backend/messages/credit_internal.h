@@ -17,7 +17,11 @@ class Credit final {
   bool covers_message(const Limits& limits, std::size_t bytes) const noexcept {
     return bytes <= limits.eager_message && used_bytes_ + bytes + kEagerOverhead <= limits.eager_bytes;
   }
-  bool covers_offer(const Limits& limits) const noexcept { return used_offers_ < limits.offers; }
+  // `is_own`: of a collective. Those are few, because their ranks are in the collective; so that they pass when the
+  // user's offers are at the limit, they have as many places of their own.
+  bool covers_offer(const Limits& limits, bool is_own) const noexcept {
+    return used_offers_ < (is_own ? 2 * limits.offers : limits.offers);
+  }
   // A message or an offer was written.
   void use_message(std::size_t bytes) noexcept { used_bytes_ += bytes + kEagerOverhead; }
   void use_offer() noexcept { ++used_offers_; }

@@ -25,11 +25,22 @@ TEST(CreditTest, MessagesAreCoveredUpToTheLimitAndAgainWhenThePeerHasFreedSome) 
 TEST(CreditTest, OffersAreCoveredUpToTheLimit) {
   Credit credit;
   credit.use_offer();
-  EXPECT_TRUE(credit.covers_offer(kLimits));
+  EXPECT_TRUE(credit.covers_offer(kLimits, /*is_own=*/false));
   credit.use_offer();
-  EXPECT_FALSE(credit.covers_offer(kLimits));
+  EXPECT_FALSE(credit.covers_offer(kLimits, /*is_own=*/false));
   credit.restore(0, 1);
-  EXPECT_TRUE(credit.covers_offer(kLimits));
+  EXPECT_TRUE(credit.covers_offer(kLimits, /*is_own=*/false));
+}
+
+TEST(CreditTest, OffersOfCollectivesAreCoveredWhenTheUsersAreAtTheLimit) {
+  Credit credit;
+  for (std::size_t i = 0; i < kLimits.offers; ++i) credit.use_offer();
+  EXPECT_FALSE(credit.covers_offer(kLimits, /*is_own=*/false));
+  for (std::size_t i = 0; i < kLimits.offers; ++i) {
+    EXPECT_TRUE(credit.covers_offer(kLimits, /*is_own=*/true));
+    credit.use_offer();
+  }
+  EXPECT_FALSE(credit.covers_offer(kLimits, /*is_own=*/true));
 }
 
 TEST(CreditTest, APeerThatFreesMoreThanItHasGetsNoMoreThanTheLimit) {
@@ -39,7 +50,7 @@ TEST(CreditTest, APeerThatFreesMoreThanItHasGetsNoMoreThanTheLimit) {
   credit.restore(1'000'000, 1'000'000);
   for (int i = 0; i < 4; ++i) credit.use_message(100);
   EXPECT_FALSE(credit.covers_message(kLimits, 0));
-  EXPECT_TRUE(credit.covers_offer(kLimits));
+  EXPECT_TRUE(credit.covers_offer(kLimits, /*is_own=*/false));
 }
 
 TEST(CreditTest, ThePeerIsToldWhenHalfOfALimitWasFreed) {

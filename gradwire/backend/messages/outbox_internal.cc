@@ -29,7 +29,7 @@ void Outbox::mark_due(int index) noexcept {
 
 void Outbox::add_send(Message& send) noexcept {
   send.stage = Stage::waiting;
-  peer(send.peer).sends.push_back(send);
+  queue_of(peer(send.peer), send).push_back(send);
   mark_due(send.peer);
 }
 
@@ -80,8 +80,8 @@ void Outbox::free_offer(int of) noexcept {
 void Outbox::on_credit(int source, const Frame& frame) noexcept { peer(source).credit.restore(frame.bytes, frame.id); }
 
 bool Outbox::has_work(const Peer& to) const noexcept {
-  return !to.answers.empty() || !to.ends.empty() || !to.asks.empty() || !to.sends.empty() || !to.streams.empty() ||
-         to.credit.is_due(limits_);
+  return !to.answers.empty() || !to.ends.empty() || !to.asks.empty() || !to.own_sends.empty() || !to.sends.empty() ||
+         !to.streams.empty() || to.credit.is_due(limits_);
 }
 
 bool Outbox::has_unwritten() const noexcept {
@@ -110,7 +110,7 @@ bool Outbox::write(int to, const Frame& frame, const std::byte* payload, std::si
 
 bool Outbox::write_at_once(const Message& send) {
   Peer& to = peer(send.peer);
-  if (!to.sends.empty() || !to.credit.covers_message(limits_, send.bytes)) return false;
+  if (!queue_of(to, send).empty() || !to.credit.covers_message(limits_, send.bytes)) return false;
   if (!write(send.peer, frame_of_small(send), send.data, send.bytes)) return false;
   to.credit.use_message(send.bytes);
   wire_.flush();
@@ -186,8 +186,9 @@ bool Outbox::write_answers(int index) {
 
 bool Outbox::write_send(int index) {
   Peer& to = peer(index);
-  if (to.sends.empty()) return true;
-  Message& message = *to.sends.front();
+  MessageQueue& sends = to.own_sends.empty() ? to.sends : to.own_sends;
+  if (sends.empty()) return true;
+  Message& message = *sends.front();
   Frame frame = frame_of_small(message);
   if (to.credit.covers_message(limits_, message.bytes)) {
     if (!write(index, frame, message.data, message.bytes)) return false;
@@ -195,7 +196,7 @@ bool Outbox::write_send(int index) {
     table_.abandon(message, nullptr);
     return true;
   }
-  if (!to.credit.covers_offer(limits_)) return true;  // no room at the receiver, whatever the wire has
+  if (!to.credit.covers_offer(limits_, is_own(message))) return true;  // no room at the receiver, whatever the wire has
   frame.kind = FrameKind::offer;
   frame.id = message.id;
   frame.reply = wire_.lend({message.data, message.bytes});

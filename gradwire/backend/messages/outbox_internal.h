@@ -60,15 +60,22 @@ class Outbox final {
 
  private:
   struct Peer {
-    // To be written, in this order of urgency; the last two in turn.
+    // To be written, in this order of urgency; sends and streams in turn.
     MessageQueue answers;
     std::list<EndNotice> ends;
     std::vector<std::uint64_t> asks;  // channels
-    MessageQueue sends;               // not begun
+    MessageQueue own_sends;           // of collectives, not begun: they do not wait for messages of the user's
+    MessageQueue sends;               // of the user's, not begun
     MessageQueue streams;             // accepted
     Credit credit;
     bool due = false;  // it is in due_
   };
+
+  // The queue of a send that has not begun.
+  static MessageQueue& queue_of(Peer& to, const Message& send) noexcept {
+    return is_own(send) ? to.own_sends : to.sends;
+  }
+  static bool is_own(const Message& send) noexcept { return send.tag >= kFirstReservedTag; }
 
   Peer& peer(int index) noexcept { return peers_[static_cast<std::size_t>(index)]; }
   const Peer& peer(int index) const noexcept { return peers_[static_cast<std::size_t>(index)]; }
