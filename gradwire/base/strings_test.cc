@@ -41,7 +41,7 @@ TEST(StringsTest, NameRanksKnowsThePlural) {
   EXPECT_EQ(name_ranks({0, 2}), "ranks 0, 2");
 }
 
-TEST(Strings, NumbersAtTheBeginningAreThoseThatJoinWrote) {
+TEST(StringsTest, NumbersAtTheBeginningAreThoseThatJoinWrote) {
   for (const std::vector<int>& numbers : {std::vector<int>{}, {0}, {2, 5}, {1, 22, 333}}) {
     EXPECT_EQ(leading_numbers(join(numbers)), numbers);
     EXPECT_EQ(leading_numbers(join(numbers, ",") + "; 7, 8"), numbers);

@@ -182,6 +182,12 @@ Waiting wait_with_absent(const std::vector<GroupView>& groups, const Waiting& wa
   return wait;
 }
 
+// What the calls that nobody answered show, from the oldest on.
+Diagnosis follow_oldest_wait(const std::vector<GroupView>& groups, const Occasion& occasion) {
+  const auto wait = oldest_wait(groups, occasion);
+  return wait ? follow_waits(groups, wait_with_absent(groups, *wait)) : Diagnosis();
+}
+
 // The call at which the others missed the culprits, for classes that are not found through one.
 void add_call(Diagnosis& found, const std::vector<GroupView>& groups, const Occasion& occasion) {
   const auto wait = oldest_wait(groups, occasion, found.culprits);
@@ -202,8 +208,7 @@ Diagnosis decide(const std::vector<RankTable>& ranks, std::int64_t epoch, const 
     add_call(*found, groups, occasion);
     return *found;
   }
-  const auto wait = oldest_wait(groups, occasion);
-  if (!wait) return {};
+  if (!oldest_wait(groups, occasion)) return {};
   if (auto found = find_stopped(ranks, epoch)) {
     add_call(*found, groups, occasion);
     return *found;
@@ -211,11 +216,7 @@ Diagnosis decide(const std::vector<RankTable>& ranks, std::int64_t epoch, const 
   // A rank that gave up at its deadline is on its way to no call any more, though it may be the others that did not
   // come.
   const auto before = before_deadline(ranks);
-  if (!before) return follow_waits(groups, wait_with_absent(groups, *wait));
-  const std::vector<GroupView> groups_before = views_of(*before);
-  const auto wait_before = oldest_wait(groups_before, {.is_over = true});
-  if (!wait_before) return {};
-  return follow_waits(groups_before, wait_with_absent(groups_before, *wait_before));
+  return before ? follow_oldest_wait(views_of(*before), {.is_over = true}) : follow_oldest_wait(groups, occasion);
 }
 
 }  // namespace

@@ -105,7 +105,7 @@ TEST_P(ElasticDilocoOnDevices, AJobThatLosesAMemberEndsWithTheBitsOfASerialProgr
 // Hooks with a part that all workers share: a new worker gets that part.
 TEST(ElasticDilocoOnDevicesTest, TheSharedPartOfAHookComesToANewWorker) {
   for (const char* hook : {"int8:memory=ef21", "power_sgd:rank=1,start=2"}) {
-    expect_one_outcome_without_a_worker(with_hook(plain(), hook),
+    expect_one_outcome_without_a_worker(with_hook(plain(), hook), /*replaced=*/true,
                                         [](int worker) { return place_on(worker, /*own_stream=*/true); });
   }
   EXPECT_EQ(races(), "");

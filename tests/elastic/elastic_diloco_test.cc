@@ -103,7 +103,8 @@ TEST_P(ElasticDilocoMemoryTest, ExchangesThatBreakEndWithTheBitsOfThoseThatDoNot
 TEST(ElasticDilocoTest, EstimatesOfALostWorkerGo) {
   DilocoOptions schedule = plain();
   schedule.hook = "int8:memory=ef21";
-  expect_one_outcome_without_a_worker(schedule, [](int) { return Place(); });
+  for (const bool replaced : {false, true})
+    expect_one_outcome_without_a_worker(schedule, replaced, [](int) { return Place(); });
 }
 
 // The outer state arrives, and then the donor fails to write the rest.

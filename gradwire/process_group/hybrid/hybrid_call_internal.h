@@ -3,6 +3,8 @@
 // One call of a HybridGroup, as its body sees it.
 #pragma once
 
+#include <ATen/Functions.h>
+
 #include <algorithm>
 #include <exception>
 #include <vector>
@@ -42,15 +44,19 @@ class HybridGroup::Call {
   template <class Step>
   void meet_within_host(const Step& step) {
     step(*this, local());
-    members_ = nullptr;
-    steps_ = 0;
+    forget_steps();
   }
   template <class Step>
   void meet(const Step& step) {
     step(*this, local());
     if (whole_.is_leader()) step(*this, cross());
-    members_ = nullptr;
-    steps_ = 0;
+    forget_steps();
+  }
+  // Such a step of gather().
+  void gather_nothing(ProcessGroup& group) const {
+    const Tensors none(static_cast<std::size_t>(group.size()), at::empty({0}));
+    const std::vector<Tensors> room(group.rank() == 0 ? 1 : 0, none);
+    group.gather(room, {at::empty({0})}, rooted<GatherOptions>(0))->wait();
   }
   bool has_cross() const { return whole_.groups_.cross != nullptr; }
 
@@ -85,6 +91,11 @@ class HybridGroup::Call {
   }
 
  private:
+  void forget_steps() noexcept {
+    members_ = nullptr;
+    steps_ = 0;
+  }
+
   const HybridGroup& whole_;
   const std::vector<int>* members_ = nullptr;
   int steps_ = 0;  // how often the body asked for a group

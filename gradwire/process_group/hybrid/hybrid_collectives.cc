@@ -49,14 +49,10 @@ at::Tensor no_elements() { return at::empty({0}); }
 Tensors none_for_each(const ProcessGroup& group) {
   return Tensors(static_cast<std::size_t>(group.size()), no_elements());
 }
-std::vector<Tensors> none_at_root(const ProcessGroup& group) {
-  return group.rank() == 0 ? std::vector<Tensors>{none_for_each(group)} : std::vector<Tensors>{};
-}
-constexpr auto kGatherNothing = [](const auto& call, ProcessGroup& group) {
-  group.gather(none_at_root(group), {no_elements()}, call.template rooted<GatherOptions>(0))->wait();
-};
+constexpr auto kGatherNothing = [](const auto& call, ProcessGroup& group) { call.gather_nothing(group); };
 constexpr auto kScatterNothing = [](const auto& call, ProcessGroup& group) {
-  group.scatter({no_elements()}, none_at_root(group), call.template rooted<ScatterOptions>(0))->wait();
+  const std::vector<Tensors> parts(group.rank() == 0 ? 1 : 0, none_for_each(group));
+  group.scatter({no_elements()}, parts, call.template rooted<ScatterOptions>(0))->wait();
 };
 constexpr auto kExchangeNothing = [](const auto& call, ProcessGroup& group) {
   group.all_to_all(none_for_each(group), none_for_each(group), call.template options<AllToAllOptions>())->wait();
@@ -73,7 +69,7 @@ at::Tensor row_of(const at::Tensor& memory) { return memory.view({-1}); }
 
 }  // namespace
 
-void HybridGroup::reduce_through_leader(Call& call, const at::Tensor& row, ReduceOp op) const {
+void HybridGroup::reduce_through_leader(Call& call, const at::Tensor& row, ReduceOp op) {
   auto to_leader = call.rooted<ReduceOptions>(0);
   to_leader.op = within_host(op);
   call.local().reduce({row}, to_leader)->wait();

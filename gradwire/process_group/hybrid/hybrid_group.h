@@ -127,7 +127,7 @@ class HybridGroup final : public CallGroup, public Closable, public DeviceStager
   std::shared_ptr<Work> run(Given& given);
 
   // The steps of the collectives, on memory in order.
-  void reduce_through_leader(Call& call, const at::Tensor& row, ReduceOp op) const;
+  void reduce_through_leader(Call& call, const at::Tensor& row, ReduceOp op);
   void reduce_by_shares(Call& call, const at::Tensor& row, ReduceOp op);
   static Piece begin_piece(Call& call, const at::Tensor& row, ReduceOp op);
   static void end_piece(Call& call, const Piece& piece);

@@ -17,12 +17,7 @@ namespace gradwire {
 // One outcome for all: what one host has and another has not would leave ranks with different errors.
 void HybridGroup::require_granted(Call& call, const char* operation, const Refusal& refusal) const {
   // Over the group of all ranks, so that none is ahead in a new group when another one learns here that a rank has
-  // died. The hosts meet before; no other call does so by a gather, but gather(), which goes on in the group of all
-  // ranks too.
-  if (is_leader()) {
-    const std::vector<Tensors> room(call.cross().rank() == 0 ? 1 : 0, Tensors(ranks_of_.size(), at::empty({0})));
-    call.cross().gather(room, {at::empty({0})}, call.rooted<GatherOptions>(0))->wait();
-  }
+  // died.
   const at::Tensor granted = at::tensor({std::int64_t{refusal.error == nullptr}});
   call.everyone().all_reduce({granted}, call.reducing<AllReduceOptions>(ReduceOp::min()))->wait();
   if (granted.item<std::int64_t>() != 0) return;
@@ -97,6 +92,8 @@ at::Tensor HybridGroup::do_allocate(std::int64_t numel, at::ScalarType dtype) {
   in_turn("allocate", [&](Call& call) {
     Refusal refusal;
     memory = refusal.unless_refused([&] { return call.local().allocate(numel, dtype); });
+    // The hosts meet by a step of gather(), the only other call that goes on in the group of all ranks after it.
+    if (is_leader()) call.gather_nothing(call.cross());
     require_granted(call, "allocate", refusal);
   });
   return memory;
