@@ -501,6 +501,7 @@ TEST_F(NodesTest, CommandLinesThatMakeNoSenseAreRefused) {
   refused({"-n", "1", "--log-dir", ""}, "--log-dir: the value is empty");
   refused({"-n", "1", "--env", "GRADWIRE_ATTEMPT=1"}, "GRADWIRE_ATTEMPT");
   refused({"-n", "1", "--rendezvous", "127.0.0.1:1", "--secret-file", scratch("missing")}, "missing");
+  refused({"-n", "1", "--secret-file", scratch("missing")}, "missing");
 }
 
 }  // namespace

@@ -30,13 +30,16 @@ void fill_standard_descriptors() {
   if (fd > STDERR_FILENO) ::close(fd);
 }
 
-// Empty where the job needs none.
+// Empty where the job needs none. A file that was named must hold one even then.
 std::string find_secret(const Options& options) {
   if (options.secret_file == "-") return read_secret_line(STDIN_FILENO);
-  if (options.node.host.empty()) return "";
+  const bool needed = !options.node.host.empty();
   try {
-    return options.secret_file.empty() ? secret_from_environment([](const char* name) { return environment(name); })
-                                       : read_secret_file(options.secret_file);
+    if (!options.secret_file.empty()) {
+      std::string secret = read_secret_file(options.secret_file);
+      return needed ? secret : "";
+    }
+    return needed ? secret_from_environment([](const char* name) { return environment(name); }) : "";
   } catch (const InvalidArgument& problem) {
     throw LaunchError(kUsageExit, problem.what());
   }

@@ -7,9 +7,12 @@
 
 #include <atomic>
 #include <memory>
+#include <string>
+#include <utility>
 
 #include "gradwire/base/environment.h"
 #include "gradwire/base/notice.h"
+#include "gradwire/base/strings.h"
 
 namespace gradwire::log {
 namespace {
@@ -22,21 +25,6 @@ struct Choice {
 void choose(Choice& choice, Level level) noexcept {
   choice.level.store(level, std::memory_order_relaxed);
   choice.made.store(true, std::memory_order_relaxed);
-}
-
-Choice& choice() {
-  static Choice value;
-  static const bool read = [] {
-    const std::string name = environment("GRADWIRE_LOG").value_or("");
-    if (name == "debug") choose(value, Level::debug);
-    if (name == "info") choose(value, Level::info);
-    if (name == "warn") choose(value, Level::warn);
-    if (name == "error") choose(value, Level::error);
-    if (name == "off") choose(value, Level::off);
-    return true;
-  }();
-  static_cast<void>(read);
-  return value;
 }
 
 std::atomic<int> rank{-1};
@@ -74,6 +62,28 @@ void write_line(Level value, std::string_view message) noexcept {
     }
   } catch (...) {  // a full disk behind stderr must not end a training run
   }
+}
+
+// No choice is made where the environment makes none; what is no level is told on stderr.
+void read_environment(Choice& choice) {
+  const std::string name = environment("GRADWIRE_LOG").value_or("");
+  if (name.empty()) return;
+  for (const auto& [word, level] :
+       {std::pair("debug", Level::debug), std::pair("info", Level::info), std::pair("warn", Level::warn),
+        std::pair("error", Level::error), std::pair("off", Level::off)}) {
+    if (name == word) return choose(choice, level);
+  }
+  write_line(Level::warn, concat("GRADWIRE_LOG is '", name, "', which is no level: debug, info, warn, error or off"));
+}
+
+Choice& choice() {
+  static Choice value;
+  static const bool read = [] {
+    read_environment(value);
+    return true;
+  }();
+  static_cast<void>(read);
+  return value;
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Logging: silent by default; GRADWIRE_LOG=debug|info|warn|error|off chooses the level. Lines go to stderr.
+// Logging: silent by default; GRADWIRE_LOG=debug|info|warn|error|off chooses the level (another value chooses none, and
+// a line says so). Lines go to stderr.
 //
 // Only the sources of this room include spdlog (torch's include folder shadows the fmt that it needs).
 #pragma once

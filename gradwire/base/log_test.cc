@@ -53,7 +53,14 @@ void say_all() {
 TEST(LogTest, IsSilentByDefault) {
   EXPECT_EQ(written(nullptr, say_all), "");
   EXPECT_EQ(written("off", say_all), "");
-  EXPECT_EQ(written("no such level", say_all), "");
+  EXPECT_EQ(written("", say_all), "");
+}
+
+TEST(LogTest, WhatIsNoLevelIsTold) {
+  const std::string text = written("inof", say_all);
+  EXPECT_TRUE(contains(text, "GRADWIRE_LOG is 'inof'")) << text;
+  EXPECT_TRUE(contains(text, "debug, info, warn, error or off")) << text;
+  EXPECT_FALSE(contains(text, "four-error")) << text;
 }
 
 TEST(LogTest, ANoticeShowsWhereNobodyChoseALevel) {

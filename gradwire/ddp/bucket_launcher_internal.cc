@@ -174,6 +174,7 @@ int BucketLauncher::lanes_for(const CommHook* hook) const noexcept {
 
 void BucketLauncher::expect(std::size_t buckets) {
   under_way_.clear();
+  filled_ = {};
   MutexLock lock(results_mutex_);
   results_.clear();
   results_.resize(buckets);
@@ -182,6 +183,7 @@ void BucketLauncher::expect(std::size_t buckets) {
 void BucketLauncher::launch(BucketJob job) {
   trace::point("ddp.launch", group_->rank(), job.bucket(), {.kind = number(), .bytes = bytes_of(job)});
   job.filled.record();
+  filled_.add_streams_of(job.filled);
   const int lanes = lanes_for(job.hook.get());
   if (lanes == 0) {
     const std::shared_ptr<CommHook> hook = job.hook;
@@ -195,6 +197,11 @@ void BucketLauncher::launch(BucketJob job) {
         run_on_lane(*job, lane);
       },
       running_);
+}
+
+void BucketLauncher::wait_until_filled() {
+  filled_.record();
+  filled_.wait_on_host();
 }
 
 void BucketLauncher::wait() {

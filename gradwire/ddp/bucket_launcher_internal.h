@@ -81,6 +81,9 @@ class BucketLauncher final {
   // Starts the job on a lane, or runs it on this thread. An error on a lane is reported to the Failure; an error on
   // this thread is thrown.
   void launch(BucketJob job) GRADWIRE_EXCLUDES(results_mutex_);
+  // Returns when this rank's devices have written the gradients of the jobs since expect(). Throws the error of a
+  // device that failed.
+  void wait_until_filled();
   // Returns when all jobs have ended. Throws the error of a job on this thread, and AbortedError when the thread is
   // interrupted (gradwire/base/interrupt.h).
   void wait() GRADWIRE_EXCLUDES(results_mutex_);
@@ -120,6 +123,7 @@ class BucketLauncher final {
   std::vector<LaneScope::Route> routes_here_;
   OwnStreams side_streams_;  // for reductions on this thread
   std::vector<UnderWay> under_way_;
+  StreamFence filled_;    // the streams that wrote the gradients of the jobs since expect()
   PendingCount running_;  // jobs on lanes
   Mutex results_mutex_;
   std::vector<BucketResult> results_ GRADWIRE_GUARDED_BY(results_mutex_);

@@ -72,6 +72,9 @@ class BucketReduction final {
   // BucketLauncher::launch().
   void launch(const BucketStore& store, std::size_t bucket, BucketFiller::Filling filling,
               std::vector<std::size_t> absent, const Iteration& iteration);
+  // Returns when this rank's devices have written its gradients into the buckets that were launched. Throws the error
+  // of a device that failed.
+  void wait_until_filled() { launcher_.wait_until_filled(); }
   // Returns when all reductions have ended on this rank, and on devices when they have ended on all ranks. Throws the
   // error of a reduction on this thread. `control`: the group for DDP's own calls.
   void wait(ProcessGroup& control);

@@ -50,9 +50,13 @@ std::vector<at::Tensor> Reducer::unused_anywhere() const {
 
 std::vector<BucketResult> Reducer::await_results() {
   const ProfiledRange range([] { return "gradwire:wait for buckets"; });
-  const WaitsForRanks waits;
   if (!failure_.happened()) {
     try {
+      const std::shared_ptr<WaitTime> own = WaitClock::time_of_thread();
+      const std::shared_ptr<WaitTime>& time = own != nullptr ? own : waited_;
+      // What this rank's own devices still compute is no wait for others.
+      if (time != nullptr) reduction_.wait_until_filled();
+      const WaitsForRanks waits(time.get());
       reduction_.wait(*control_);
     } catch (...) {
       failure_.report(std::current_exception(), "the reduction of its gradients");

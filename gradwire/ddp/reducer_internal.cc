@@ -172,6 +172,7 @@ void Reducer::before_forward() {
   reduction_.require_capturable(options_.graph, iteration_);
   iteration_.mark_forward();
   reduction_.set_caller(observe::caller_line());
+  waited_ = WaitClock::time_of_thread();
   try {
     intake_.require_finished(group_->size());
     ParameterHooks::require_unchanged(store_, /*lowered=*/options_.on_pass != nullptr, group_->rank());

@@ -31,6 +31,7 @@
 #include "gradwire/ddp/parameter_use_internal.h"
 #include "gradwire/ddp/reduction_report_internal.h"
 #include "gradwire/ddp/shape_choice_internal.h"
+#include "gradwire/process_group/wait_clock_internal.h"
 
 namespace gradwire::internal {
 
@@ -189,6 +190,8 @@ class Reducer final : public std::enable_shared_from_this<Reducer> {
   BucketReduction reduction_ GRADWIRE_GUARDED_BY(mutex_);
   ParameterHooks parameter_hooks_ GRADWIRE_GUARDED_BY(mutex_);
   OuterPass outer_pass_ GRADWIRE_GUARDED_BY(mutex_);
+  // Of the thread of the last forward pass, for which autograd's threads wait: see WaitClock.
+  std::shared_ptr<WaitTime> waited_ GRADWIRE_GUARDED_BY(mutex_);
   int leader_ GRADWIRE_GUARDED_BY(mutex_) = -1;      // see set_participants()
   int mixed_pass_ GRADWIRE_GUARDED_BY(mutex_) = -1;  // the last pass that called options_.on_pass
 };

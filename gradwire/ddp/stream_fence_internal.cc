@@ -18,7 +18,14 @@ c10::Stream current_stream(const at::Device& device) {
 
 void StreamFence::add_current(const at::Device& device) {
   if (device.is_cpu()) return;
-  const c10::Stream stream = current_stream(device);
+  add(current_stream(device));
+}
+
+void StreamFence::add_streams_of(const StreamFence& other) {
+  for (const c10::Stream& stream : other.streams_) add(stream);
+}
+
+void StreamFence::add(const c10::Stream& stream) {
   if (std::find(streams_.begin(), streams_.end(), stream) == streams_.end()) streams_.push_back(stream);
 }
 
@@ -32,6 +39,10 @@ void StreamFence::wait() const {
     const c10::Stream current = current_stream(streams_[i].device());
     if (current != streams_[i]) events_[i].block(current);
   }
+}
+
+void StreamFence::wait_on_host() const {
+  for (const c10::Event& event : events_) event.synchronize();
 }
 
 bool StreamFence::ended() const {

@@ -18,15 +18,21 @@ class StreamFence {
  public:
   // Adds this thread's current stream for `device`.
   void add_current(const at::Device& device);
+  // Adds the streams of another fence.
+  void add_streams_of(const StreamFence& other);
   // Sets the point: the work that the added streams have queued until now.
   void record();
   // Makes this thread's current stream for each of the devices wait for the point. The CPU does not wait. Does nothing
   // before record().
   void wait() const;
+  // Returns when the devices have reached the point. Throws the error of a device that failed.
+  void wait_on_host() const;
   // Whether the devices have reached the point. True before record(). Throws the error of a device that failed.
   bool ended() const;
 
  private:
+  void add(const c10::Stream& stream);
+
   std::vector<c10::Stream> streams_;  // each once
   std::vector<c10::Event> events_;    // one for each stream
 };

@@ -84,8 +84,9 @@ struct ElasticOptions {
   // When a member is slow, and whether it is dropped then: it leaves in good order, and its run() returns
   // ElasticEnd::dropped. The same on all members; gradwire-run --drop-slow takes its place. A member's own time of a
   // step is that of the step function without the calls on groups, the waits for Works and the wait for DDP's buckets.
-  // Nothing: no member is slow. Members that train separately are not compared, nor those with a model that is not on
-  // the CPU. Else the members exchange their times every 10 steps, or more often for fewer steps.
+  // On a device, the time that DDP's end of the backward pass waits for this member's own device counts as its own, and
+  // so do calls on groups within the backward pass (SyncBatchNorm). Nothing: no member is slow. Members that train
+  // separately are not compared. Else the members exchange their times every 10 steps, or more often for fewer steps.
   std::optional<SlowRule> slow = SlowRule();
   // Called on every member, between two steps, when a member is slow. The coordinator says it too.
   std::function<void(const SlowMember&)> on_slow = nullptr;

@@ -206,9 +206,8 @@ bool Elastic::Impl::enter(Member& member) {
   std::optional<SlowRule> slow_rule = member.slow_rule();
   if (!slow_rule) slow_rule = options_.slow;
   slow_.reset();
-  // Members that train separately do other steps at a time, so they have no step whose times they could compare. On a
-  // device, a step waits for the others on autograd's thread, whose waits are not told from computing.
-  if (slow_rule && state_.separate_workers() == nullptr && is_on_cpu_) slow_.emplace(*slow_rule, group_->size());
+  // Members that train separately do other steps at a time, so they have no step whose times they could compare.
+  if (slow_rule && state_.separate_workers() == nullptr) slow_.emplace(*slow_rule, group_->size());
   member.began(counted_);
   guides_.begin_epoch(counted_);
   return true;

@@ -25,18 +25,42 @@ void read_wait_clocks_with(ClockReading reading) noexcept {
   clock_reading = reading != nullptr ? reading : &monotonic_nanoseconds;
 }
 
-WaitClock::WaitClock() noexcept : before_(clock_of_thread), begin_(read_clock()) { clock_of_thread = this; }
+void WaitTime::begin() noexcept {
+  const MutexLock lock(mutex_);
+  if (under_way_++ == 0) began_ = read_clock();
+}
+
+void WaitTime::end() noexcept {
+  const MutexLock lock(mutex_);
+  if (--under_way_ == 0) total_ += read_clock() - began_;
+}
+
+std::int64_t WaitTime::nanoseconds() const noexcept {
+  const MutexLock lock(mutex_);
+  return total_;
+}
+
+WaitClock::WaitClock() : before_(clock_of_thread), waited_(std::make_shared<WaitTime>()), begin_(read_clock()) {
+  clock_of_thread = this;
+}
 
 WaitClock::~WaitClock() { clock_of_thread = before_; }
 
-std::int64_t WaitClock::own_nanoseconds() const noexcept { return read_clock() - begin_ - waited_; }
+std::int64_t WaitClock::own_nanoseconds() const noexcept { return read_clock() - begin_ - waited_->nanoseconds(); }
 
-WaitsForRanks::WaitsForRanks() noexcept : clock_(clock_of_thread) {
-  if (clock_ != nullptr && clock_->depth_++ == 0) clock_->wait_began_ = read_clock();
+std::shared_ptr<WaitTime> WaitClock::time_of_thread() noexcept {
+  return clock_of_thread != nullptr ? clock_of_thread->waited_ : nullptr;
+}
+
+WaitsForRanks::WaitsForRanks() noexcept
+    : WaitsForRanks(clock_of_thread != nullptr ? clock_of_thread->waited_.get() : nullptr) {}
+
+WaitsForRanks::WaitsForRanks(WaitTime* time) noexcept : time_(time) {
+  if (time_ != nullptr) time_->begin();
 }
 
 WaitsForRanks::~WaitsForRanks() {
-  if (clock_ != nullptr && --clock_->depth_ == 0) clock_->waited_ += read_clock() - clock_->wait_began_;
+  if (time_ != nullptr) time_->end();
 }
 
 }  // namespace gradwire::internal

@@ -154,10 +154,12 @@ struct JobEnd {
 JobEnd run_job(const Way& way, bool on_cpu) {
   JobEnd end;
   ElasticJob job({.min = 2, .max = 3, .first = 3});
-  std::atomic<bool> start_another{false};
+  // The new one starts when both are within this step: one that had yet to begin it could hear of the new one first,
+  // and the job would grow a step earlier.
+  std::atomic<int> ready_to_grow{0};
   const BeforeStep tell = [&](const ElasticStep& at) {
     if (at.step != kGrowAt || at.size != 2) return;
-    start_another = true;
+    ++ready_to_grow;
     job.decided(membership::change_key(at.epoch));  // for the new one
   };
   const BeforeStep die = [](const ElasticStep& at) {
@@ -179,7 +181,7 @@ JobEnd run_job(const Way& way, bool on_cpu) {
   start(0, tell);
   start(1, tell);
   start(2, die);
-  while (!start_another && ended == 0) std::this_thread::yield();
+  while (ready_to_grow < 2 && ended == 0) std::this_thread::yield();
   start(3, {});
   for (auto& thread : threads) thread.join();
   end.sizes = sizes_of(job.journal(), kSteps);

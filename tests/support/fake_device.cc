@@ -233,6 +233,8 @@ void access_on(const c10::Stream& stream, const at::Tensor& tensor, bool writes)
   watcher().accessed(tensor.const_data_ptr(), elements * tensor.element_size(), stream, writes);
 }
 
+void work_on(const c10::Stream& stream, std::function<void()> done) { watcher().queue(stream, std::move(done)); }
+
 FakeCapture::FakeCapture(const c10::Stream& stream) : stream_(stream) { watcher().capture(stream_, true); }
 
 FakeCapture::~FakeCapture() { watcher().capture(stream_, false); }

@@ -14,6 +14,7 @@
 #include <c10/core/Stream.h>
 
 #include <cstddef>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -35,6 +36,10 @@ std::size_t take_fake_bytes_to_host();
 
 // Records an access of `stream` to the memory of `tensor`, as a kernel does.
 void access_on(const c10::Stream& stream, const at::Tensor& tensor, bool writes);
+
+// Queues work of the device on `stream`: the first thread of the host that waits for an event behind it calls `done`,
+// and no thread that waits returns before that. `done` must not wait for the device.
+void work_on(const c10::Stream& stream, std::function<void()> done);
 
 // While a FakeCapture lives, `stream` is captured into a graph. A question for an event is an error then, as on CUDA:
 // it is listed among the races.

@@ -101,10 +101,10 @@ bool Watcher::ended(const Clock& event) {
   });
 }
 
-void Watcher::queue(const c10::Stream& stream, std::function<void()> copy) {
+void Watcher::queue(const c10::Stream& stream, std::function<void()> work) {
   const std::lock_guard lock(mutex_);
   const StreamName name = name_of(stream);
-  queued_.push_back({name, clocks_[name][name], std::move(copy)});
+  queued_.push_back({name, clocks_[name][name], std::move(work)});
 }
 
 void Watcher::finish_all(c10::DeviceIndex device) {
@@ -123,18 +123,14 @@ void Watcher::finish_all(c10::DeviceIndex device) {
 }
 
 void Watcher::finish(const Clock& event) {
-  std::vector<std::function<void()>> done;
-  {
-    const std::lock_guard lock(mutex_);
-    if (!captured_.empty()) reports_.push_back("the host waited for an event while a stream was captured");
-    std::erase_if(queued_, [&](Queued& each) {
-      const auto reached = event.find(each.stream);
-      if (reached == event.end() || reached->second < each.time) return false;
-      done.push_back(std::move(each.copy));
-      return true;
-    });
-  }
-  for (const auto& copy : done) copy();
+  const std::lock_guard lock(mutex_);
+  if (!captured_.empty()) reports_.push_back("the host waited for an event while a stream was captured");
+  std::erase_if(queued_, [&](const Queued& each) {
+    const auto reached = event.find(each.stream);
+    if (reached == event.end() || reached->second < each.time) return false;
+    each.work();  // under the lock: another thread that waits for the event does not return before
+    return true;
+  });
 }
 
 void Watcher::capture(const c10::Stream& stream, bool begin) {

@@ -48,8 +48,8 @@ class Watcher {
   void let_go(const StreamName& stream);
   bool ended(const Clock& event);
 
-  // A copy that `stream` has queued. The host sees its result only after finish() of an event behind it.
-  void queue(const c10::Stream& stream, std::function<void()> copy);
+  // Work that `stream` has queued, such as a copy to the host. It is done in the first finish() of an event behind it.
+  void queue(const c10::Stream& stream, std::function<void()> work);
   // The host waits for an event.
   void finish(const Clock& event);
 
@@ -80,7 +80,7 @@ class Watcher {
   struct Queued {
     StreamName stream;
     std::uint64_t time;
-    std::function<void()> copy;
+    std::function<void()> work;
   };
 
   Allocation* find(std::uintptr_t memory);

@@ -5,10 +5,13 @@
 #include <sys/uio.h>
 
 #include <algorithm>
+#include <atomic>
 #include <random>
 #include <string>
 
 #include "gradwire/base/environment.h"
+#include "gradwire/base/notice.h"
+#include "gradwire/base/strings.h"
 
 namespace gradwire::shared {
 namespace {
@@ -31,7 +34,12 @@ std::uint64_t address_of(const void* memory) noexcept { return reinterpret_cast<
 
 ReadPeers read_peers() {
   const std::string said = environment("GRADWIRE_READ_PEERS").value_or("");
-  return said == "0" ? ReadPeers::never : said == "always" ? ReadPeers::always : ReadPeers::where_quicker;
+  if (said == "0") return ReadPeers::never;
+  if (said == "always") return ReadPeers::always;
+  static std::atomic_flag told;
+  if (!said.empty() && !told.test_and_set())
+    log::notice(concat("GRADWIRE_READ_PEERS is '", said, "', which means nothing: 0 or always; it is not heeded"));
+  return ReadPeers::where_quicker;
 }
 
 PeerMemory::PeerMemory(const World& world, std::byte* marks, std::size_t stride)

@@ -17,8 +17,8 @@
 
 namespace gradwire::shared {
 
-// Whether messages are read out of their senders' memory: what GRADWIRE_READ_PEERS says ("0", "always", another value
-// or none).
+// Whether messages are read out of their senders' memory: what GRADWIRE_READ_PEERS says ("0", "always", or nothing;
+// another value is told on stderr, once, and not heeded).
 enum class ReadPeers { never, always, where_quicker };
 ReadPeers read_peers();
 

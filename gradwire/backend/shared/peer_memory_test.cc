@@ -118,5 +118,15 @@ TEST_F(PeerMemoryTest, NobodyLendsOrReadsWhereTheUserSaysSo) {
   EXPECT_EQ(PeerMemory(world, marks_.data(), kPage).lend(bytes()), 0U);
 }
 
+TEST_F(PeerMemoryTest, AWrongWordOfTheUserIsTold) {
+  ::setenv("GRADWIRE_READ_PEERS", "no", 1);
+  ::testing::internal::CaptureStderr();
+  EXPECT_EQ(read_peers(), ReadPeers::where_quicker);
+  EXPECT_EQ(read_peers(), ReadPeers::where_quicker);
+  const std::string text = ::testing::internal::GetCapturedStderr();
+  EXPECT_NE(text.find("GRADWIRE_READ_PEERS is 'no'"), std::string::npos) << text;
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1) << text;
+}
+
 }  // namespace
 }  // namespace gradwire::shared::peer_memory_test
