@@ -72,6 +72,11 @@ int answer(const Question& question) {
     return is_found ? kFoundExit : 0;
   }
   const std::string ranks = concat(tables.size(), tables.size() == 1 ? " rank" : " ranks");
+  if (tables.empty()) {
+    std::puts(
+        "the ranks have recorded no calls on groups, so nothing is known of them (channels of the core record none)");
+    return 0;
+  }
   if (!is_found && question.job != 0) {
     std::printf("%s; no call has waited for %g s or longer (--bound)\n", ranks.c_str(), question.bound);
     return 0;
@@ -84,14 +89,11 @@ int answer(const Question& question) {
   return kFoundExit;
 }
 
-// Why a command line without a question is refused, and what the user can ask about here.
-std::string name_jobs() {
+int list_jobs() {
   const std::vector<RunningJob> jobs = running_jobs();
-  std::string text = "give a folder, or --job PID; ";
-  if (jobs.empty()) return text + "no job of this user runs on this host";
-  text += "these jobs run on this host:";
-  for (const RunningJob& job : jobs) text += concat("\n  --job ", job.pid, "   ", job.command);
-  return text;
+  if (jobs.empty()) std::puts("no job of this user runs on this host");
+  for (const RunningJob& job : jobs) std::printf("--job %d   %s\n", job.pid, job.command.c_str());
+  return 0;
 }
 
 int run(int argc, char** argv) {
@@ -113,7 +115,9 @@ int run(int argc, char** argv) {
   app.add_flag("--json", question.as_json, "Print the diagnosis as one JSON object, for programs");
   try {
     app.parse(argc, argv);
-    if (question.folder.empty() == (question.job == 0)) throw LaunchError(kUsageExit, name_jobs());
+    if (question.folder.empty() && question.job == 0) return list_jobs();
+    if (!question.folder.empty() && question.job != 0)
+      throw LaunchError(kUsageExit, "give a folder, or --job PID, but not both");
     return answer(question);
   } catch (const CLI::Success& information) {
     return app.exit(information);

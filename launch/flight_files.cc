@@ -66,8 +66,10 @@ FlightFiles::FlightFiles(int ranks) {
   const auto bytes = observe::flight_file_bytes();
   for (int rank = 0; rank < ranks; ++rank) {
     File file;
-    file.fd = UniqueFd(::memfd_create(kName, MFD_CLOEXEC));
+    file.fd = UniqueFd(::memfd_create(kName, MFD_CLOEXEC | MFD_ALLOW_SEALING));
     if (file.fd && ::ftruncate(file.fd.get(), static_cast<off_t>(bytes)) != 0) file.fd.reset();
+    // A rank may write anything there, but not shorten the file: this process reads it through a mapping.
+    if (file.fd && ::fcntl(file.fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) file.fd.reset();
     try {
       if (file.fd) file.memory = Mapping::of_file(file.fd.get(), bytes);
     } catch (const ResourceError&) {

@@ -26,7 +26,7 @@ ABOVE = {
     "optim": [*BELOW, "process_group", "functional", "ddp", "hooks"],
     "nn": [*BELOW, "process_group", "functional", "ddp"],
     "amp": [*BELOW, "process_group"],
-    "elastic": [*BELOW, "process_group", "functional", "ddp", "hooks"],
+    "elastic": [*BELOW, "process_group", "functional", "ddp", "hooks", "amp"],
     "testing": [*BELOW, "process_group", "functional", "ddp", "hooks", "optim"],
 }
 SUFFIXES = (".h", ".cc", ".cu", ".cuh")

@@ -99,6 +99,10 @@ class GradScaler {
   // above 0 throws InvalidArgument.
   void update(std::optional<double> new_scale = std::nullopt);
 
+  // Forgets which optimizers were unscaled and stepped since the last update(): the iteration is done again, as a step
+  // of an elastic job is whose collective failed. The scale stays.
+  void restart() noexcept { optimizers_.clear(); }
+
   // Returns whether the gradients held Inf or NaN when they were unscaled. Throws InvalidArgument before unscale_().
   template <class Optimizer>
   bool found_inf(const Optimizer& optimizer) const {

@@ -28,6 +28,7 @@ struct DdpCore::Parts {
   };
 
   std::shared_ptr<torch::nn::Module> module;
+  std::string module_name;  // Module::name() may write at its first call, so threads must not ask it
   DdpOptions options;
   std::shared_ptr<ProcessGroup> group;
   std::optional<at::Device> device;
@@ -52,7 +53,6 @@ struct DdpCore::Parts {
   // no_sync() broadcasts them, and the first one after it does not.
   bool buffers_due = true;
   bool synchronized_forward = false;         // between before_forward() and after_forward()
-  int forward_divisor = 1;                   // the divisor of the sums of that forward's backward pass
   std::atomic<bool> buffers_travel{true};    // buffers are broadcast before training forwards
   std::atomic<bool> joined_ever{false};      // the object has been in a Join
   bool divide_by_initial_world_size = true;  // the option of the Join

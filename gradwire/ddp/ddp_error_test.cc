@@ -4,12 +4,16 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/linear.h>
 
 #include <atomic>
 #include <chrono>
 #include <stdexcept>
 #include <thread>
 
+#include "gradwire/base/backward_errors.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/interrupt.h"
 #include "gradwire/ddp/ddp_test_support.h"
@@ -92,6 +96,20 @@ TEST_P(DdpError, ModulesThatDifferAreRefusedOnAllRanks) {
   }
 }
 
+TEST_P(DdpError, AGradientThatIsSparseOnOneRankOnlyIsRefusedOnAllRanks) {
+  for (const bool with_others : {false, true}) {
+    const auto errors = errors_of([&](int rank, auto group) {
+      torch::nn::Sequential net(torch::nn::Embedding(torch::nn::EmbeddingOptions(5, 3).sparse(rank == 0)));
+      if (with_others) net->push_back(torch::nn::Linear(3, 2));
+      DistributedDataParallel ddp(net, options(group));
+    });
+    for (const auto& error : errors) {
+      expect_contains(error, "MismatchError");
+      expect_contains(error, "'0.weight' is Float of sizes [5, 3] and strides [3, 1] with a sparse gradient on rank 0");
+    }
+  }
+}
+
 // A group that can be duplicated so many times.
 class FewDuplicates final : public CallGroup {
  public:
@@ -124,6 +142,34 @@ TEST(DdpStart, ThatFailedIsNotTriedAgain) {
         expect_contains(error_of([&] { ddp(random_tensor({2, 8}, rank)).sum().backward(); }), "no memory for another");
     });
   }
+}
+
+struct Translated : std::runtime_error {
+  explicit Translated(const std::exception_ptr& error) : std::runtime_error(describe_error(error)) {}
+  static std::string describe_error(const std::exception_ptr& error) {
+    return error_of([&] { std::rethrow_exception(error); });
+  }
+};
+
+// No bucket fails beside it.
+TEST(DdpDelayed, AReductionThatFailsEndsTheObjectAndIsTranslated) {
+  const gradwire::testing::Setup setup{"threads", 1, false};
+  run_ranks(setup, kWorld, [&](int rank, auto group) {
+    auto made = options_for(setup, group);
+    Mlp net;
+    for (const auto& parameter : net->named_parameters()) made.delay_all_reduce_named_params.push_back(parameter.key());
+    made.param_to_hook_all_reduce = "layer0.weight";
+    const BackwardErrors translated([](const std::exception_ptr& error) { throw Translated(error); });
+    DistributedDataParallel ddp(net, made);
+    ddp(random_tensor({2, 8}, rank)).sum().backward();
+    const at::Tensor loss = ddp(random_tensor({2, 8}, rank)).sum();
+    if (rank == 1) group->abort("enough");
+    EXPECT_THROW(loss.backward(), Translated);
+    const std::string error = error_of([&] { ddp.core().require_well(); });
+    expect_contains(error, "enough");
+    expect_contains(ddp.logging_data().error, "enough");
+    expect_contains(error_of([&] { ddp(random_tensor({2, 8}, rank)); }), error);
+  });
 }
 
 // enter_group() that throws leaves the object without ranks, as it was.

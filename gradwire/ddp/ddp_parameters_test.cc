@@ -504,6 +504,35 @@ TEST_P(DdpParameters, ASharedParameterMayBeDelayedUnderAnyOfItsNames) {
   }
 }
 
+// DDP does not see the outputs, so the first gradient begins the pass: a delayed one on rank 0, another one on rank 1.
+TEST_P(DdpParameters, ADelayedParameterThatOneRankUsesIsReducedByAll) {
+  struct Parts : torch::nn::Module {
+    Parts() {
+      plain = register_parameter("plain", at::ones({4}));
+      delayed = register_parameter("delayed", at::ones({4}));
+      trigger = register_parameter("trigger", at::ones({4}));
+    }
+    at::Tensor plain, delayed, trigger;
+  };
+  run_ranks(GetParam(), 2, [&](int rank, auto group) {
+    auto made = options(group);
+    made.find_unused_parameters = true;
+    made.delay_all_reduce_named_params = {"delayed"};
+    made.param_to_hook_all_reduce = "trigger";
+    const auto net = std::make_shared<Parts>();
+    DdpCore core(net, made);
+    for (int step = 0; step < 3; ++step) {
+      for (const at::Tensor& parameter : net->parameters()) parameter.mutable_grad().reset();
+      core.before_forward();
+      const at::Tensor output = (rank == 0 ? net->delayed : net->plain).sum() * 2;
+      core.after_forward({});
+      output.backward();
+      EXPECT_TRUE(net->delayed.grad().eq(1).all().item<bool>()) << "step " << step << ", rank " << rank;
+      EXPECT_TRUE(net->plain.grad().eq(1).all().item<bool>()) << "step " << step << ", rank " << rank;
+    }
+  });
+}
+
 TEST_P(DdpParameters, AllParametersMayBeDelayed) {
   run_ranks(GetParam(), 2, [&](int rank, auto group) {
     auto made = options(group);

@@ -59,52 +59,61 @@ void DelayedReduction::attach_locked() {
   });
 }
 
+void DelayedReduction::set_owner(std::weak_ptr<Owner> owner) {
+  MutexLock lock(mutex_);
+  owner_ = std::move(owner);
+}
+
+std::shared_ptr<DelayedReduction::Owner> DelayedReduction::owner() const {
+  MutexLock lock(mutex_);
+  return owner_.lock();
+}
+
 void DelayedReduction::follow() {
+  MutexLock lock(mutex_);
   for (std::size_t i = 0; i < hooks_.size(); ++i) {
     if (!hooks_.is_of(i, i < entries_.size() ? entries_[i].parameter : trigger_)) return attach_locked();
   }
 }
 
-void DelayedReduction::on_output(int divisor) {
+void DelayedReduction::set_divisor(int divisor) {
   MutexLock lock(mutex_);
-  if (hooks_.current_pass_passes_by()) return;
-  // The backward pass of another forward may have used up the expectation.
-  if (divisor_ == 0) expect_pass(divisor);
-  begin_pass();
+  divisor_ = divisor;
 }
 
-void DelayedReduction::expect_pass(int divisor) {
-  divisor_ = divisor;
-  pass_begun_ = false;
+bool DelayedReduction::current_pass_passes_by() const {
+  MutexLock lock(mutex_);
+  return hooks_.current_pass_passes_by();
+}
+
+void DelayedReduction::begin() {
+  in_pass_ = true;
   triggered_ = false;
   under_way_.clear();
   for (Entry& entry : entries_) entry.arrived = false;
 }
 
-void DelayedReduction::expect(const std::vector<at::Tensor>& outputs, int divisor) {
-  {
-    MutexLock lock(mutex_);
-    follow();
-    expect_pass(divisor);
-  }
-  for (const at::Tensor& output : outputs) {
-    if (!output.defined() || !output.requires_grad() || output.is_leaf()) continue;
-    output.register_hook([weak = weak_from_this(), divisor](const at::Tensor&) {
-      if (const auto self = weak.lock()) self->on_output(divisor);
-    });
-  }
-}
-
 void DelayedReduction::begin_pass() {
-  if (divisor_ == 0 || std::exchange(pass_begun_, true)) return;
+  MutexLock lock(mutex_);
+  begin();
   torch::autograd::Engine::get_default_engine().queue_callback([self = shared_from_this()] { self->finish(); });
 }
 
 void DelayedReduction::on_gradient(std::size_t number) {
+  const std::shared_ptr<Owner> its_owner = owner();
+  if (its_owner == nullptr) return;
+  its_owner->on_delayed_gradient();
+  try {
+    take(number);
+  } catch (...) {
+    its_owner->fail("backward, at a delayed gradient");
+  }
+}
+
+void DelayedReduction::take(std::size_t number) {
   MutexLock lock(mutex_);
-  if (divisor_ == 0) return;
+  if (!in_pass_) return;
   Entry* const entry = number < entries_.size() ? &entries_[number] : nullptr;  // null: the trigger
-  begin_pass();
   if (entry != nullptr && !under_way_.empty()) {
     throw InvalidArgument(concat("Parameter '", entry->name, "' of delay_all_reduce_named_params got another gradient ",
                                  "after the reduction of the delayed gradients had begun, on rank ", group_->rank(),
@@ -120,7 +129,8 @@ void DelayedReduction::on_gradient(std::size_t number) {
 
 void DelayedReduction::shadow(int divisor) {
   MutexLock lock(mutex_);
-  expect_pass(divisor);
+  divisor_ = divisor;
+  begin();
   start(/*zeros=*/true);
   finish_locked();
 }
@@ -150,18 +160,24 @@ void DelayedReduction::start(bool zeros) {
 }
 
 void DelayedReduction::finish() {
-  MutexLock lock(mutex_);
-  if (divisor_ == 0) return;
-  if (under_way_.empty()) start(/*zeros=*/false);
-  finish_locked();
+  try {
+    MutexLock lock(mutex_);
+    if (!in_pass_) return;
+    if (under_way_.empty()) start(/*zeros=*/false);
+    finish_locked();
+    return;
+  } catch (...) {
+    if (const std::shared_ptr<Owner> its_owner = owner()) its_owner->fail("the reduction of its delayed gradients");
+    throw;
+  }
 }
 
 void DelayedReduction::finish_locked() {
   const c10::NoGradGuard no_grad;
-  const int divisor = std::exchange(divisor_, 0);
+  in_pass_ = false;
   for (const Message& message : std::exchange(under_way_, {})) {
     message.work->wait();
-    if (!divides_before_sum(message.buffer.scalar_type())) message.buffer.div_(divisor);
+    if (!divides_before_sum(message.buffer.scalar_type())) message.buffer.div_(divisor_);
     std::vector<at::Tensor> parameters;
     for (const Entry* entry : message.entries) parameters.push_back(entry->parameter);
     const std::vector<at::Tensor> averages = at::unflatten_dense_tensors(message.buffer, parameters);

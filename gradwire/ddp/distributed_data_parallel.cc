@@ -55,7 +55,7 @@ void mark_sparse(std::vector<NamedTensor>& parameters, const torch::nn::Module& 
   std::set<const c10::TensorImpl*> sparse;
   find_sparse_weights(module, sparse);
   for (NamedTensor& parameter : parameters) {
-    parameter.sparse = sparse.contains(parameter.tensor.unsafeGetTensorImpl());
+    parameter.sparse = parameter.tensor.requires_grad() && sparse.contains(parameter.tensor.unsafeGetTensorImpl());
     if (parameter.sparse && options.mixed_precision) {
       throw UnsupportedError(concat("DistributedDataParallel: '", parameter.name,
                                     "' makes sparse gradients, which mixed_precision does not support; make its "
@@ -134,8 +134,9 @@ DdpCore::DdpCore(std::shared_ptr<torch::nn::Module> module, DdpOptions options) 
   if (module == nullptr) throw InvalidArgument("DistributedDataParallel: the module is null.");
   ReducerOptions tuned = internal::reducer_options(options);
   internal::require_names(*module, options);
-  const std::vector<NamedTensor> parameters =
+  std::vector<NamedTensor> parameters =
       without_repeats(internal::named_parameters(*module), options.parameters_and_buffers_to_ignore);
+  mark_sparse(parameters, *module, options);
   std::vector<NamedTensor> trained = needing_gradient(parameters, true);
   if (trained.empty()) {
     throw InvalidArgument(
@@ -143,13 +144,13 @@ DdpCore::DdpCore(std::shared_ptr<torch::nn::Module> module, DdpOptions options) 
         "the module itself.");
   }
   const std::vector<at::Tensor> with_gradient = tensors_of(trained);
-  mark_sparse(trained, *module, options);
   p.delayed = take_out_delayed(trained, *module, options);
   p.device = device_of(options, parameters);
   p.group = options.process_group != nullptr ? options.process_group : default_group();
   require_served(*p.group, parameters);
 
   p.module = std::move(module);
+  p.module_name = p.module->name();
   p.options = std::move(options);
   p.buffers_travel = p.options.forward_sync_buffers.value_or(p.options.broadcast_buffers);
   p.frozen = needing_gradient(parameters, false);
@@ -225,7 +226,10 @@ void DdpCore::Parts::make_reducer() {
     delayed_reduction = std::make_shared<internal::DelayedReduction>(
         delayed, module->named_parameters()[options.param_to_hook_all_reduce], tuned.bucket_dtype);
   }
-  set_reducer(std::make_shared<Reducer>(trained, group, tuned));
+  ReducerOptions its_options = tuned;
+  its_options.delayed = delayed_reduction;
+  set_reducer(std::make_shared<Reducer>(trained, group, std::move(its_options)));
+  if (delayed_reduction != nullptr) delayed_reduction->set_owner(reducer);
 }
 
 DdpCore::~DdpCore() {
@@ -296,7 +300,7 @@ DdpLoggingData DdpCore::logging_data() const {
   data.rank = p.group->rank();
   data.world_size = p.group->size();
   data.backend_name = p.group->name();
-  data.module_name = p.module->name();
+  data.module_name = p.module_name;
   data.broadcast_buffers = p.buffers_travel;
   data.gradient_as_bucket_view = p.options.gradient_as_bucket_view;
   data.find_unused_parameters = p.options.find_unused_parameters && !p.options.static_graph;
@@ -334,17 +338,18 @@ void DdpCore::before_forward() {
     if (p.delayed_reduction) p.delayed_reduction->attach();
   }
   p.synchronized_forward = forward.synchronized;
-  p.forward_divisor = p.divisor(round);
+  if (p.delayed_reduction) p.delayed_reduction->set_divisor(p.divisor(round));
 }
 
 void DdpCore::after_forward(const std::vector<at::Tensor>& outputs) {
   Parts& p = *parts_;
   if (p.low_precision) p.low_precision->restore_after(outputs);
   // Also of a local forward: which parameters its backward pass uses counts in the next synchronized one.
-  if (c10::GradMode::is_enabled() && p.reducer != nullptr) p.reducer->follow_accumulators();
-  if (!p.synchronized_forward) return;
-  p.reducer->expect_backward(outputs);
-  if (p.delayed_reduction) p.delayed_reduction->expect(outputs, p.forward_divisor);
+  if (c10::GradMode::is_enabled() && p.reducer != nullptr) {
+    p.reducer->follow_accumulators();
+    if (p.delayed_reduction) p.delayed_reduction->follow();
+  }
+  if (p.synchronized_forward) p.reducer->expect_backward(outputs);
 }
 
 void DdpCore::abandon_forward() noexcept {

@@ -57,11 +57,17 @@ Join::Join(std::vector<std::reference_wrapper<Joinable>> joinables, JoinOptions 
 
 Join::~Join() noexcept(false) {
   if (std::uncaught_exceptions() > exceptions_before_) {
-    if (!finished_) abort("an exception");
+    abandon("an exception");
     leave();
     return;
   }
   finish();
+}
+
+void Join::abandon(const std::string& what) noexcept {
+  if (std::exchange(finished_, true)) return;
+  abort(what.c_str());
+  leave();
 }
 
 void Join::finish() {

@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "gradwire/base/error.h"
@@ -101,7 +102,7 @@ class EarlyTermination final : public Error {
 // synchronized forward needs its backward pass: ranks that have joined take part in it, and wait for it.
 //
 // When a rank leaves the Join with an exception, the other ranks get a PeerError that names the rank, and that quotes
-// an exception of finish(). This holds if the group can be duplicated. Not thread-safe.
+// an exception of finish() or the text of abandon(). This holds if the group can be duplicated. Not thread-safe.
 class Join {
  public:
   // Collective in the joinables' group. Throws InvalidArgument when there are no joinables, when the groups of the
@@ -117,6 +118,10 @@ class Join {
   // Joins: runs the main hooks until all ranks have joined, then the post hooks. Throws EarlyTermination, and what the
   // hooks and the collectives throw. The Join has then ended. A second call does nothing.
   void finish();
+
+  // Ends this rank's part as an exception that leaves the scope does. The other ranks' errors quote `what`. Does
+  // nothing after finish() or a call before.
+  void abandon(const std::string& what) noexcept;
 
   // Tells the Join of `joinable` that this rank takes part in an iteration with data, and returns the iteration. The
   // call of the first joinable is collective; the calls of the others return the same iteration. The result is valid

@@ -477,6 +477,21 @@ TEST(Join, RefusesWhatItCannotDo) {
   });
 }
 
+TEST(Join, ARankThatAbandonsTellsTheOthersWhy) {
+  run_ranks({"threads"}, 2, [&](int rank, auto group) {
+    std::vector<std::string> log;
+    Summing summing(group, log, "a");
+    Join join({summing});
+    if (rank == 1) {
+      join.abandon("the data are gone");
+      join.abandon("a second time");
+      return join.finish();
+    }
+    const std::string error = error_of([&] { join.finish(); });
+    EXPECT_NE(error.find("rank 1 left a Join early: the data are gone"), std::string::npos) << error;
+  });
+}
+
 TEST(Join, ARankThatLeavesWithAnExceptionTellsTheOthers) {
   const std::string error = error_of([] {
     run_ranks({"threads"}, 2, [&](int rank, auto group) {

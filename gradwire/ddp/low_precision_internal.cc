@@ -141,7 +141,8 @@ void LowPrecision::restore_at_end() {
     MutexLock lock(mutex_);
     if (!lowered_ || std::exchange(restoring_, true)) return;
   }
-  torch::autograd::Engine::get_default_engine().queue_callback([self = shared_from_this()] { self->restore(); });
+  torch::autograd::Engine::get_default_engine().queue_callback(
+      [self = shared_from_this()] { run_backward(self->errors_, [&] { self->restore(); }); });
   // The callbacks of a pass that ends with an exception do not run.
   if (watch_backward_pass([self = shared_from_this()](const std::exception_ptr&) { self->restore_or_log(); }))
     restore_or_log();

@@ -10,6 +10,7 @@
 #include <memory>
 #include <vector>
 
+#include "gradwire/base/backward_errors.h"
 #include "gradwire/base/mutex.h"
 
 namespace gradwire::internal {
@@ -65,6 +66,7 @@ class LowPrecision final : public std::enable_shared_from_this<LowPrecision> {
 
   const std::vector<at::Tensor> parameters_;
   const at::ScalarType dtype_;
+  const TranslateError errors_ = backward_errors();  // of the thread that makes the DDP
   mutable Mutex mutex_;
   std::vector<Entry> entries_ GRADWIRE_GUARDED_BY(mutex_);
   bool lowered_ GRADWIRE_GUARDED_BY(mutex_) = false;

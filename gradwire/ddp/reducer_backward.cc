@@ -17,11 +17,17 @@ namespace gradwire::internal {
 void Reducer::on_output() {
   MutexLock lock(mutex_);
   if (failure_.happened()) return;
-  if (parameter_hooks_.current_pass_passes_by()) return;
+  if (is_passed_by()) return;
   iteration_.expect();
   watch_pass();
   watch_outer_pass();
   begin_pass(std::nullopt);
+}
+
+// Whether the running pass is for chosen inputs that leave out all parameters.
+bool Reducer::is_passed_by() const {
+  return parameter_hooks_.current_pass_passes_by() &&
+         (options_.delayed == nullptr || options_.delayed->current_pass_passes_by());
 }
 
 // Finds the absent parameters at the beginning of a pass. `parameter`: the parameter whose gradient has come already.
@@ -29,6 +35,7 @@ void Reducer::begin_pass(std::optional<std::size_t> parameter) {
   if (!iteration_.begin_pass()) return;
   calls_.begin_pass();
   trace::point("ddp.backward", group_->rank(), iteration_.number());
+  if (options_.delayed != nullptr) options_.delayed->begin_pass();
   // All parameters are delayed: there is no last bucket whose launch does this.
   if (store_.bucket_count() == 0) return finish_after_pass();
   if (options_.graph == GraphKind::every_parameter) return;
@@ -50,8 +57,7 @@ void Reducer::begin_pass(std::optional<std::size_t> parameter) {
 void Reducer::on_gradient(std::size_t parameter) {
   MutexLock lock(mutex_);
   const bool defined = intake_.touch(parameter);
-  if (options_.on_pass && std::exchange(mixed_pass_, current_backward_pass()) != current_backward_pass())
-    options_.on_pass();
+  begin_mixed_pass();
   if (!iteration_.expected()) {
     // All gradients were there when a re-entrant checkpoint ended, and another checkpoint brings one once more.
     if (outer_pass_.has_ended_iteration()) {
@@ -73,6 +79,25 @@ void Reducer::on_gradient(std::size_t parameter) {
   } catch (...) {
     fail_and_throw(concat("backward, at parameter '", store_.name(parameter), "'"));
   }
+}
+
+void Reducer::begin_mixed_pass() {
+  if (options_.on_pass && std::exchange(mixed_pass_, current_backward_pass()) != current_backward_pass())
+    options_.on_pass();
+}
+
+void Reducer::on_delayed_gradient() {
+  MutexLock lock(mutex_);
+  begin_mixed_pass();
+  if (!iteration_.expected()) return;
+  if (failure_.happened()) throw_failure();
+  watch_pass();
+  begin_pass(std::nullopt);
+}
+
+void Reducer::fail(const std::string& where) {
+  MutexLock lock(mutex_);
+  fail_and_throw(where);
 }
 
 // The first pass over a fixed graph has ended: the gradients of the graph are now known.

@@ -22,6 +22,7 @@
 #include "gradwire/ddp/bucket_store_internal.h"
 #include "gradwire/ddp/call_guard_internal.h"
 #include "gradwire/ddp/comm_hook.h"
+#include "gradwire/ddp/delayed_reduction_internal.h"
 #include "gradwire/ddp/failure_internal.h"
 #include "gradwire/ddp/gradient_intake_internal.h"
 #include "gradwire/ddp/iteration_internal.h"
@@ -49,6 +50,9 @@ struct ReducerOptions {
   std::optional<at::ScalarType> bucket_dtype;
   // Mixed precision: called once in each backward pass, local ones included, at the first gradient.
   std::function<void()> on_pass;
+  // The gradients that are averaged apart from the buckets; null: none are. The Reducer says when a pass is
+  // synchronized. Call its set_owner() with the Reducer.
+  std::shared_ptr<DelayedReduction> delayed;
 };
 
 // The calls in an iteration: before_forward() -> expect_backward() -> on_gradient() for each parameter -> finish().
@@ -58,11 +62,11 @@ struct ReducerOptions {
 // Threads: on_gradient() and finish() run on autograd's threads, the other methods on the user's threads; one lock
 // serializes them. Hooks run on lanes without that lock, or on the thread of the backward pass under the lock. The
 // questions (const methods) never take the lock, so hooks may ask them.
-class Reducer final : public std::enable_shared_from_this<Reducer> {
+class Reducer final : public std::enable_shared_from_this<Reducer>, public DelayedReduction::Owner {
  public:
   Reducer(std::vector<NamedTensor> parameters, std::shared_ptr<ProcessGroup> group, ReducerOptions options);
   // Removes the autograd hooks. Aborts an unfinished reduction, so that the other ranks do not wait for it.
-  ~Reducer();
+  ~Reducer() override;
 
   // Puts a hook on every parameter's gradient. Call attach() again after the dtypes of the parameters have changed.
   void attach() GRADWIRE_EXCLUDES(mutex_);
@@ -124,6 +128,9 @@ class Reducer final : public std::enable_shared_from_this<Reducer> {
   // backward pass was synchronized already.
   void set_bucket_order(const std::vector<std::string>& names) GRADWIRE_EXCLUDES(mutex_);
 
+  void on_delayed_gradient() override GRADWIRE_EXCLUDES(mutex_);
+  [[noreturn]] void fail(const std::string& where) override GRADWIRE_EXCLUDES(mutex_);
+
   // Questions, for tests and logs. Any thread may ask them, also a hook.
   std::uint32_t iterations() const { return report_.iterations(); }
   BucketPlan plan() const { return report_.plan(); }
@@ -142,6 +149,8 @@ class Reducer final : public std::enable_shared_from_this<Reducer> {
   void on_output() GRADWIRE_EXCLUDES(mutex_);
   void watch_pass() GRADWIRE_REQUIRES(mutex_);
   void watch_outer_pass() GRADWIRE_REQUIRES(mutex_);
+  void begin_mixed_pass() GRADWIRE_REQUIRES(mutex_);
+  bool is_passed_by() const GRADWIRE_REQUIRES(mutex_);
   void begin_pass(std::optional<std::size_t> parameter) GRADWIRE_REQUIRES(mutex_);
   void end_of_learning() GRADWIRE_EXCLUDES(mutex_);
   void backward_failed(const std::exception_ptr& error) GRADWIRE_EXCLUDES(mutex_);

@@ -33,8 +33,17 @@ at::Tensor tensor_of_numbers(Numbers& numbers) {
   return at::from_blob(numbers.data(), {static_cast<std::int64_t>(numbers.size())}, at::kLong);
 }
 
-Numbers signature_of(const at::Tensor& tensor) {
-  Numbers numbers{2 * static_cast<std::int64_t>(tensor.scalar_type()) + (tensor.requires_grad() ? 1 : 0), tensor.dim()};
+enum class GradientKind { none, dense, sparse };
+constexpr std::int64_t kGradientKinds = 3;
+
+Numbers signature_of(const NamedTensor& parameter) {
+  const at::Tensor& tensor = parameter.tensor;
+  const GradientKind gradient = !tensor.requires_grad() ? GradientKind::none
+                                : parameter.sparse      ? GradientKind::sparse
+                                                        : GradientKind::dense;
+  Numbers numbers{
+      kGradientKinds * static_cast<std::int64_t>(tensor.scalar_type()) + static_cast<std::int64_t>(gradient),
+      tensor.dim()};
   numbers.insert(numbers.end(), tensor.sizes().begin(), tensor.sizes().end());
   numbers.insert(numbers.end(), tensor.strides().begin(), tensor.strides().end());
   return numbers;
@@ -70,9 +79,12 @@ bool is_there(const Numbers& difference) { return difference[1] != 0; }
 std::string describe_difference(const Numbers& difference) {
   const auto dim = std::min<std::size_t>(static_cast<std::size_t>(difference[3]), kDescribedDims);
   const std::int64_t* first = difference.data() + 4;
-  return concat(static_cast<at::ScalarType>(difference[2] / 2), " of sizes ", at::IntArrayRef(first, dim),
+  const auto gradient = static_cast<GradientKind>(difference[2] % kGradientKinds);
+  return concat(static_cast<at::ScalarType>(difference[2] / kGradientKinds), " of sizes ", at::IntArrayRef(first, dim),
                 " and strides ", at::IntArrayRef(first + kDescribedDims, dim),
-                difference[2] % 2 == 1 ? "" : " without gradient");
+                gradient == GradientKind::none     ? " without gradient"
+                : gradient == GradientKind::sparse ? " with a sparse gradient"
+                                                   : "");
 }
 
 // The names of every rank's parameter with the number `index`, by rank; empty where a rank has none. Collective.
@@ -150,7 +162,7 @@ void verify_replicas(ProcessGroup& group, const std::vector<NamedTensor>& parame
   GRADWIRE_CHECK(settings.size() <= kMaxSettings);
   Numbers mine;
   for (const NamedTensor& parameter : parameters) {
-    const Numbers signature = signature_of(parameter.tensor);
+    const Numbers signature = signature_of(parameter);
     mine.insert(mine.end(), signature.begin(), signature.end());
   }
   Numbers header(3 + kMaxSettings, 0);

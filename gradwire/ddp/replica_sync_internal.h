@@ -28,9 +28,9 @@ struct NamedSetting {
   std::function<std::string(std::int64_t value)> describe;
 };
 
-// Compares `settings`, and the count, dtypes, sizes, strides and requires_grad of `parameters`, with rank 0's.
-// Collective. When any rank differs, throws a MismatchError on all ranks, which names the first difference and the
-// values of the ranks. Uses all_gather and broadcast only.
+// Compares `settings`, and the count, dtypes, sizes, strides and kinds of gradient (none, dense, sparse) of
+// `parameters`, with rank 0's. Collective. When any rank differs, throws a MismatchError on all ranks, which names the
+// first difference and the values of the ranks. Uses all_gather and broadcast only.
 void verify_replicas(ProcessGroup& group, const std::vector<NamedTensor>& parameters,
                      const std::vector<NamedSetting>& settings);
 

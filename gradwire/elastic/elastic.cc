@@ -2,12 +2,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gradwire/elastic/elastic.h"
 
+#include <torch/serialize/archive.h>
+
 #include <algorithm>
 #include <utility>
 #include <vector>
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/ddp/archive_bytes_internal.h"
 #include "gradwire/elastic/elastic_impl_internal.h"
 
 namespace gradwire {
@@ -82,6 +85,22 @@ Elastic& Elastic::add(torch::optim::Optimizer& optimizer) {
   }
   require_new(impl_->state().optimizers(), optimizer, "this optimizer");
   impl_->state().add(optimizer);
+  return *this;
+}
+
+Elastic& Elastic::add(GradScaler& scaler) {
+  require_before_run(impl_->has_run(), "add()");
+  const auto save = [&scaler] {
+    torch::serialize::OutputArchive archive;
+    if (scaler.is_enabled()) scaler.save(archive);
+    return StatePart{internal::archive_bytes(archive)};
+  };
+  const auto load = [&scaler](const StatePart& part) {
+    torch::serialize::InputArchive archive = internal::read_archive(part.text);
+    if (scaler.is_enabled()) scaler.load(archive);
+  };
+  impl_->state().add(internal::UserState{
+      .name = "GradScaler", .save = save, .load = load, .begin_step = [&scaler] { scaler.restart(); }});
   return *this;
 }
 

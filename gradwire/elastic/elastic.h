@@ -25,6 +25,7 @@
 #include <optional>
 #include <string>
 
+#include "gradwire/amp/grad_scaler.h"
 #include "gradwire/base/deadline.h"
 #include "gradwire/ddp/distributed_data_parallel.h"
 #include "gradwire/ddp/sharded_state.h"
@@ -141,6 +142,8 @@ class Elastic final {
     return add(ddp.core());
   }
   Elastic& add(torch::optim::Optimizer& optimizer);
+  // Its scale travels, and a step that is done again begins with a scaler that has unscaled nothing.
+  Elastic& add(GradScaler& scaler);
   Elastic& add_state(std::string name, std::function<std::string()> save, std::function<void(const std::string&)> load);
   // The same for a state that is large: its tensors may be the object's own, and must not change before the next step.
   // `load` gets tensors on the CPU, and may keep them. For a newcomer that follows, `save` is called at two boundaries:

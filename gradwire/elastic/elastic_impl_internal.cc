@@ -184,7 +184,9 @@ bool Elastic::Impl::enter(Member& member) {
     keys = watch_->begin(epoch.number, std::move(numbers), std::move(keys), membership::name_of_job_store(*store_));
   }
   try {
-    group_->move_to(group_of(epoch, member.rank(), keys, options_, observe::path_of_epoch(epoch.number)));
+    auto made = group_of(epoch, member.rank(), keys, options_, observe::path_of_epoch(epoch.number));
+    if (watches) watch_->go_on_with(made);
+    group_->move_to(std::move(made));
   } catch (const UnreachableError& error) {
     member.report_unreachable(error.peers());
     throw;

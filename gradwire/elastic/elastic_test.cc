@@ -328,6 +328,40 @@ TEST(ElasticTest, AllOfTheStateTravelsAndAStepThatIsDoneAgainCountsOnce) {
   }
 }
 
+// Powers of two: scaled gradients have the bits of others.
+TEST(ElasticTest, AStepThatIsDoneAgainFindsAScalerThatHasUnscaledNothing) {
+  ElasticJob job({.min = 2, .max = 2, .first = 2});
+  std::atomic<int> broken{0};
+  std::vector<std::vector<at::Tensor>> ends(2);
+  const auto member = [&](std::size_t index) {
+    Elastic elastic(job.options());
+    DdpOptions options;
+    options.process_group = elastic.group();
+    Mlp net;
+    DistributedDataParallel ddp(net, options);
+    torch::optim::SGD optimizer(ddp.parameters(), sgd());
+    GradScaler scaler;
+    elastic.add(ddp).add(optimizer).add(scaler);
+    elastic.run(kSteps, [&](const ElasticStep& at) {
+      optimizer.zero_grad();
+      scaler.scale(loss_of(ddp(samples(at)))).backward();
+      scaler.unscale_(optimizer);
+      if (at.step == 5 && at.rank == 0 && broken++ == 0) elastic.group()->abort("on purpose, after unscale_()");
+      elastic.group()->all_reduce({at::ones({1})})->wait();
+      scaler.step(optimizer);
+      scaler.update();
+    });
+    EXPECT_EQ(scaler.get_scale(), GradScalerOptions().init_scale);
+    for (const at::Tensor& parameter : net->parameters()) ends[index].push_back(parameter.detach());
+  };
+  const auto guarded = [&](std::size_t index) { EXPECT_EQ(error_of([&] { member(index); }), ""); };
+  std::thread other([&] { guarded(1); });
+  guarded(0);
+  other.join();
+  EXPECT_GE(broken, 1);
+  for (const auto& end : ends) expect_equal_bits(end, serial_parameters(std::vector<int>(kSteps, 2)), "the scaled job");
+}
+
 enum class Moment { before_forward, averaged };
 using Disturb = std::function<void(Moment moment, Elastic& elastic, const ElasticStep& at, Mlp& net)>;
 

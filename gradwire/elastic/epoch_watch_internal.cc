@@ -45,15 +45,28 @@ std::shared_ptr<Store> EpochWatch::begin(std::int64_t epoch, std::vector<std::in
   return std::make_shared<EpochStore>(std::move(keys), loss);
 }
 
+void EpochWatch::go_on_with(std::shared_ptr<ProcessGroup> made) {
+  const MutexLock lock(mutex_);
+  made_ = std::move(made);
+  if (!lost_.empty()) end_calls();
+}
+
 void EpochWatch::attach(std::shared_ptr<ElasticGroup> group) {
   const MutexLock lock(mutex_);
-  if (!lost_.empty()) group->abort(lost_);
   group_ = std::move(group);
+  made_.reset();
+  if (!lost_.empty()) end_calls();
+}
+
+void EpochWatch::end_calls() {
+  if (made_ != nullptr) made_->abort(lost_);
+  if (group_ != nullptr) group_->abort(lost_);
 }
 
 void EpochWatch::end() {
   const MutexLock lock(mutex_);
   epoch_ = 0;
+  made_.reset();
   group_.reset();
   loss_.reset();
 }
@@ -92,6 +105,7 @@ void EpochWatch::on_other_store(std::int64_t epoch) {
   if (epoch != epoch_ || group_ != nullptr) return;
   lost_ = "the job has another store, which does not have what the ranks of the epoch told each other";
   loss_->set(-1, lost_);
+  end_calls();
 }
 
 void EpochWatch::on_lost(std::int64_t epoch, const std::string& member) {
@@ -102,7 +116,7 @@ void EpochWatch::on_lost(std::int64_t epoch, const std::string& member) {
   const int lost_rank = static_cast<int>(place - members_.begin());
   lost_ = concat("the coordinator says that rank ", lost_rank, " (member ", member, " of the job) is gone");
   loss_->set(lost_rank, lost_);
-  if (group_ != nullptr) group_->abort(lost_);
+  end_calls();
 }
 
 }  // namespace gradwire::internal

@@ -33,7 +33,10 @@ class EpochWatch final {
   // than `job_store` (membership::name_of_job_store()) behind the job.
   std::shared_ptr<Store> begin(std::int64_t epoch, std::vector<std::int64_t> members, std::shared_ptr<Store> keys,
                                std::string job_store);
-  // The group is made. From here until end(), a loss aborts `group`, also one that came before.
+  // The members have met in `made`, and go on to make its duplicates. Until attach(), a loss aborts `made`, also one
+  // that came before.
+  void go_on_with(std::shared_ptr<ProcessGroup> made);
+  // The groups are made. From here until end(), a loss aborts `group`, also one that came before.
   void attach(std::shared_ptr<ElasticGroup> group);
   // The epoch is over for this member.
   void end();
@@ -44,6 +47,7 @@ class EpochWatch final {
   void look(std::int64_t epoch, bool meets, const std::string& job_store);
   void on_lost(std::int64_t epoch, const std::string& member);
   void on_other_store(std::int64_t epoch);
+  void end_calls() GRADWIRE_REQUIRES(mutex_);
 
   const std::shared_ptr<Store> job_;
   Mutex mutex_;
@@ -53,6 +57,7 @@ class EpochWatch final {
   std::vector<std::int64_t> members_ GRADWIRE_GUARDED_BY(mutex_);
   std::string job_store_ GRADWIRE_GUARDED_BY(mutex_);
   std::shared_ptr<EpochLoss> loss_ GRADWIRE_GUARDED_BY(mutex_);
+  std::shared_ptr<ProcessGroup> made_ GRADWIRE_GUARDED_BY(mutex_);  // until there is group_
   std::shared_ptr<ElasticGroup> group_ GRADWIRE_GUARDED_BY(mutex_);
   std::string lost_ GRADWIRE_GUARDED_BY(mutex_);  // why the present epoch has ended; empty: it has not
   Thread thread_;                                 // the last: it uses the others until it is joined

@@ -117,6 +117,28 @@ TEST_F(EpochWatchTest, AnotherStoreEndsARendezvousAndNothingLater) {
   EXPECT_THROW(again->wait(std::vector<std::string>{"never"}, std::chrono::seconds(1)), TimeoutError);
 }
 
+// Rank 1 came to the meeting, and to nothing after it.
+TEST_F(EpochWatchTest, ALossEndsCallsOfTheGroupWhoseDuplicatesAreBeingMade) {
+  for (const bool before : {true, false}) {
+    internal::EpochWatch watch(job_);
+    const auto keys = watch.begin(4, {3, 9}, std::make_shared<PrefixStore>(before ? "a" : "b", job_), "");
+    const auto place = std::make_shared<HashStore>();
+    std::shared_ptr<ProcessGroup> made, of_the_lost;
+    std::thread lost([&] { of_the_lost = make_process_group("threads", place, 1, 2); });
+    made = make_process_group("threads", place, 0, 2);
+    lost.join();
+    if (before) {
+      lose();
+      EXPECT_THROW(keys->wait(std::vector<std::string>{"never"}, std::chrono::seconds(60)), PeerError);
+    }
+    watch.go_on_with(made);
+    std::thread loses([&] { lose(); });
+    EXPECT_THROW(made->all_reduce({at::ones({1})})->wait(), AbortedError);
+    loses.join();
+    job_->delete_key(membership::lost_key(4));
+  }
+}
+
 // It waits in slices.
 TEST_F(EpochWatchTest, AWaitThatIsTooLongNamesItsTimeout) {
   internal::EpochWatch watch(job_);

@@ -235,6 +235,9 @@ void TrainingState::begin_step() {
     if (const auto hook = cores_[i]->comm_hook(); hook != nullptr) kept_hook_states_[i].keep(*hook);
   }
   for (const AddedShards& shards : shards_) shards.state->begin_step();
+  for (const UserState& state : user_states_) {
+    if (state.begin_step) state.begin_step();
+  }
   kept_versions_ = versions();
 }
 

@@ -29,7 +29,8 @@ struct UserState {
   std::string name;
   std::function<StatePart()> save;
   std::function<void(StatePart)> load;
-  bool has_tensors = false;  // most of it is in tensors, so that save() costs little
+  bool has_tensors = false;                    // most of it is in tensors, so that save() costs little
+  std::function<void()> begin_step = nullptr;  // called before each step, also one that is done again
 };
 
 // What arrived of a StatePart. The tensors may be as many bytes in one row, and belong to whoever takes them over.

@@ -8,9 +8,11 @@
 #include <torch/optim/sgd.h>
 
 #include "gradwire/base/error.h"
+#include "gradwire/hooks/compress_wrappers.h"
 #include "gradwire/hooks/default_hooks.h"
 #include "gradwire/hooks/hook_test_support.h"
 #include "gradwire/hooks/quantization_hooks.h"
+#include "gradwire/hooks/registry.h"
 
 namespace gradwire::testing::optimizer_overlap_hooks_test {
 namespace {
@@ -257,6 +259,18 @@ TEST(HookThenStep, StepsEachParameterOnceWithItsAverage) {
       expect_equal(stepped.parameters(), plain.parameters());
     });
   }
+}
+
+TEST(HookThenStep, SaysWhereAWrapperBelongs) {
+  const auto steps = [](const std::string&, at::Tensor p, at::Tensor g) { p.add_(g, -0.25); };
+  run_ranks(all_setups().front(), 1, [&](int rank, const std::shared_ptr<ProcessGroup>& group) {
+    TrainingRun inside(all_setups().front(), group, make_hook_then_step(make_hook("fp16_compress"), steps));
+    inside.backward(rank, 0);
+    TrainingRun outside(all_setups().front(), group,
+                        make_fp16_compress_wrapper(make_hook_then_step(make_allreduce_hook(), steps)));
+    const std::string error = error_of([&] { outside.backward(rank, 0); });
+    EXPECT_NE(error.find("Put the wrapper inside"), std::string::npos) << error;
+  });
 }
 
 TEST(HookThenStep, RefusesNull) {

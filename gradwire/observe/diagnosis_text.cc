@@ -103,11 +103,22 @@ std::string process_words(const ProcessView& process, const Occasion& occasion) 
                                      : concat("; its process waits in ", process.system_call, "()");
 }
 
+// ", group group1", where the call is one of the rank's; nothing for the group of all ranks, which is meant elsewhere
+// too.
+std::string in_group(const RankTable& rank, const CallRow& call) {
+  for (const GroupTable& group : rank.groups) {
+    const bool has =
+        std::any_of(group.calls.begin(), group.calls.end(), [&](const CallRow& row) { return &row == &call; });
+    if (has && group.path != "default") return concat(", group ", group.path);
+  }
+  return "";
+}
+
 std::string position(const RankTable& rank, const Occasion& occasion) {
   const std::string name = concat("rank ", rank.rank, ": ");
   const CallRow* const call = position_of(rank);
   if (call == nullptr) return concat(name, "has made no call", process_words(rank.process, occasion));
-  const std::string what = concat(describe(*call), at_place(*call));
+  const std::string what = concat(describe(*call), at_place(*call), in_group(rank, *call));
   if (call->outcome == Outcome::none) {
     const std::string age = occasion.is_over ? "" : concat(", for ", seconds(occasion.now - call->called));
     if (call->waited == Waited::no)

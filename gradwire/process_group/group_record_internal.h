@@ -16,9 +16,10 @@
 
 namespace gradwire::internal {
 
-// The records of one group, which get their place in the recorder at the first call. Thread-safe.
+// The records of one group, which get their place in the recorder at open(), and at the first call else. Thread-safe.
 class GroupRecord {
  public:
+  void open(const ProcessGroup& group) noexcept;
   observe::FlightCall begin(const ProcessGroup& group, const observe::CallArguments& arguments) noexcept;
   // Names the group after the group that it was made from: "default.dup2", "default.split1:0". Before its first call.
   void name_after(const std::string& path) noexcept;
@@ -27,7 +28,6 @@ class GroupRecord {
   std::string next_part(const ProcessGroup& group, int color);
 
  private:
-  void open(const ProcessGroup& group) noexcept;
   std::string path(const ProcessGroup& group);
 
   observe::FlightGroup flight_;

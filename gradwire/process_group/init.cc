@@ -154,6 +154,7 @@ std::shared_ptr<ProcessGroup> add_group(World& world, const Asked& asked, int pl
                                   device_for(world, asked.backend));
   group->set_group_name(std::move(name));
   group->set_group_desc(asked.desc);
+  internal::open_record(*group);
   MutexLock lock(world.mutex);
   world.groups.push_back(group);
   return group;

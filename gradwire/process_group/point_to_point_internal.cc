@@ -11,6 +11,8 @@
 #include "gradwire/base/error.h"
 #include "gradwire/base/interrupt.h"
 #include "gradwire/base/log.h"
+#include "gradwire/base/mutex.h"
+#include "gradwire/base/process.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/observe/flight_recorder.h"
 #include "gradwire/process_group/completed_future_internal.h"
@@ -170,7 +172,9 @@ struct CompletionWatcher::Shared {
   // Of sends whose Works are held. Those that have gone are taken out now and then.
   std::vector<std::weak_ptr<PointToPointWork::State>> sends GRADWIRE_GUARDED_BY(mutex);
   std::size_t sweep_at GRADWIRE_GUARDED_BY(mutex) = 64;
-  bool is_watching GRADWIRE_GUARDED_BY(mutex) = false;
+  // Runs watch() from the first watched message on. stop() takes it away.
+  Thread thread GRADWIRE_GUARDED_BY(mutex);
+  bool is_watching GRADWIRE_GUARDED_BY(mutex) = false;  // the thread runs watch()
   bool stopping GRADWIRE_GUARDED_BY(mutex) = false;
   bool drain GRADWIRE_GUARDED_BY(mutex) = false;
   std::string reason GRADWIRE_GUARDED_BY(mutex);
@@ -296,36 +300,31 @@ bool CompletionWatcher::stop(bool drain, const std::string& reason) {
     } catch (const ResourceError&) {  // no thread: the calling thread watches, below
     }
   }
-  bool runs_here = false;
+  Shared& shared = *shared_;
+  MutexLock lock(shared.mutex);
+  shared.drain = drain && (!shared.stopping || shared.drain);
+  if (!shared.stopping) shared.reason = reason;
+  shared.stopping = true;
+  shared.changed.notify_all();
+  if (!shared.is_watching) {  // no thread was started, or it was refused
+    lock.unlock();
+    watch(shared);
+    return false;
+  }
+  if (shared.thread.is_current()) {  // a callback
+    park_thread(std::move(shared.thread));
+    return false;
+  }
   bool interrupted = false;
-  {
-    MutexLock lock(shared_->mutex);
-    shared_->drain = drain && (!shared_->stopping || shared_->drain);
-    if (!shared_->stopping) shared_->reason = reason;
-    shared_->stopping = true;
-    shared_->changed.notify_all();
-    runs_here = !shared_->is_watching;
+  while (shared.is_watching) {
+    shared.changed.wait_for(lock, kInterruptLook);
+    if (!shared.drain || interrupt_check() == nullptr || !interrupt_check()()) continue;
+    shared.drain = false;
+    interrupted = true;
   }
-  if (runs_here) {  // no thread was started, or it was refused
-    watch(*shared_);
-    return false;
-  }
-  MutexLock lock(thread_mutex_);
-  if (!thread_.joinable()) return false;
-  if (thread_.is_current()) {
-    park_thread(std::move(thread_));
-    return false;
-  }
-  {
-    MutexLock shared(shared_->mutex);
-    while (shared_->is_watching) {
-      shared_->changed.wait_for(shared, kInterruptLook);
-      if (!shared_->drain || interrupt_check() == nullptr || !interrupt_check()()) continue;
-      shared_->drain = false;
-      interrupted = true;
-    }
-  }
-  thread_.join();
+  Thread ended = std::move(shared.thread);
+  lock.unlock();
+  if (ended.joinable()) ended.join();  // else another call has it
   return interrupted;
 }
 
@@ -338,34 +337,20 @@ void CompletionWatcher::take_over(const std::shared_ptr<PointToPointWork::State>
 }
 
 void CompletionWatcher::add(std::shared_ptr<PointToPointWork::State> state) {
-  {
-    MutexLock lock(shared_->mutex);
-    if (!shared_->stopping) {
-      shared_->states.push_back(std::move(state));
-      shared_->changed.notify_all();
-    }
-  }
-  if (state != nullptr) {
+  MutexLock lock(shared_->mutex);
+  if (shared_->stopping) {
+    lock.unlock();
     // Too late to be watched: what has come has come, and the rest fails.
     if (!state->ready())
       return state->end(std::make_exception_ptr(AbortedError(concat(state->what(), ": the group has ended"))), -1);
     return state->finish();
   }
-  MutexLock lock(thread_mutex_);
-  if (thread_.joinable()) return;
-  {
-    MutexLock shared(shared_->mutex);
-    if (shared_->stopping) return;  // stop() has what was added before
-    shared_->is_watching = true;
-  }
-  try {
-    thread_ = Thread("gw-messages", [shared = shared_] { watch(*shared); });
-  } catch (...) {
-    MutexLock shared(shared_->mutex);
-    shared_->is_watching = false;
-    shared_->changed.notify_all();
-    throw;
-  }
+  shared_->states.push_back(std::move(state));
+  shared_->changed.notify_all();
+  if (shared_->is_watching) return;
+  // Where no thread can be had, stop() watches what was added.
+  shared_->thread = Thread("gw-messages", [shared = shared_] { watch(*shared); });
+  shared_->is_watching = true;
 }
 
 void CompletionWatcher::watch(Shared& shared) {

@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "gradwire/backend/backend.h"
-#include "gradwire/base/mutex.h"
 #include "gradwire/base/process.h"
 #include "gradwire/process_group/labelled_work_internal.h"
 #include "gradwire/process_group/process_group.h"
@@ -83,8 +82,6 @@ class CompletionWatcher {
 
   const OwnerProcess owner_;
   std::shared_ptr<Shared> shared_;
-  Mutex thread_mutex_;
-  Thread thread_ GRADWIRE_GUARDED_BY(thread_mutex_);
 };
 
 }  // namespace gradwire::internal

@@ -19,6 +19,14 @@ namespace gradwire {
 
 using Tensors = std::vector<at::Tensor>;  // a call's list of tensors
 
+class ProcessGroup;
+
+namespace internal {
+// Gives the group its place in the flight recorder now, and not with its first call: so the diagnosis knows the members
+// of a group that some of them have not called yet.
+void open_record(ProcessGroup& group) noexcept;
+}  // namespace internal
+
 // A fixed set of ranks that communicate by tensors: the base class of every group, gradwire's own and yours.
 //
 // Calls: a public method that is not virtual checks its arguments, and then calls the protected virtual of the same
@@ -242,6 +250,8 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   virtual Tensors do_symmetric_memory(const at::Tensor& tensor);
 
  private:
+  friend void internal::open_record(ProcessGroup& group) noexcept;
+
   template <class Options, class Call>
   std::shared_ptr<Work> enter(const char* operation, const Options& options, std::uint64_t payload, const Call& call);
   template <class Call>

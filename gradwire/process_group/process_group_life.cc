@@ -109,8 +109,11 @@ std::shared_ptr<ProcessGroup> ProcessGroup::split(int color, int key, std::optio
   if (made == nullptr) return nullptr;
   made->names_->record.name_after(path);
   made->set_group_name(path);
+  internal::open_record(*made);
   return made;
 }
+
+void internal::open_record(ProcessGroup& group) noexcept { group.names_->record.open(group); }
 
 at::Tensor ProcessGroup::allocate(std::int64_t numel, at::ScalarType dtype) {
   if (numel < 0) Validator(*this, "allocate").fail(concat("a number of elements of ", numel));

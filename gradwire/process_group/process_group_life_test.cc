@@ -505,6 +505,39 @@ TEST_P(Groups, FuturesOfMessagesCompleteByThemselves) {
   });
 }
 
+TEST_P(Groups, ACallbackOfAMessageMayShutTheGroupDownWhileAnotherThreadDoes) {
+  on_ranks(2, [](const std::shared_ptr<ProcessGroup>& shared) {
+    const std::shared_ptr<ProcessGroup> group = shared->dup();
+    if (group == nullptr) return;
+    if (group->rank() == 0) {
+      group->send({number(1)}, 1)->wait();
+      shared->barrier()->wait();
+      group->shutdown();
+      return;
+    }
+    at::Tensor got = number(0);
+    std::atomic<bool> begun{false};
+    std::atomic<bool> is_ending{false};
+    std::thread other([&] {
+      while (!begun) std::this_thread::yield();
+      is_ending = true;
+      group->shutdown();
+    });
+    // On the thread that watches messages, or here where the message has come already.
+    const Future called = group->recv({got}, 0)->future()->then(
+        [&](c10::ivalue::Future&) {
+          begun = true;
+          while (!is_ending) std::this_thread::yield();
+          group->shutdown();
+          return c10::IValue(1);
+        },
+        c10::IntType::get());
+    called->waitAndThrow();
+    other.join();
+    shared->barrier()->wait();
+  });
+}
+
 // On a thread of the library's, and on one that waits.
 TEST_P(Groups, ACallbackThatThrowsEndsNeitherAThreadNorAWait) {
   on_ranks(2, [](const std::shared_ptr<ProcessGroup>& group) {
@@ -593,6 +626,39 @@ TEST_P(Groups, MonitoredBarrierNamesWhoIsMissing) {
     group->barrier()->wait();
     group->monitored_barrier(kLong);
   });
+}
+
+// Whoever aborts, the rank that waits or the one for which it waits.
+TEST_P(Groups, AMonitoredBarrierEndsWhenItsGroupIsAborted) {
+  for (const int aborts : {0, 1}) {
+    on_ranks(2, [&](const std::shared_ptr<ProcessGroup>& group) {
+      group->barrier()->wait();
+      std::thread other;
+      if (group->rank() == aborts) {
+        other = std::thread([&] {
+          // Before the barrier or within, as it comes: the end is the same.
+          std::this_thread::yield();
+          group->abort("enough");
+        });
+      }
+      if (group->rank() == 1) {
+        const auto begin = std::chrono::steady_clock::now();
+        try {
+          group->monitored_barrier(kLong);
+          ADD_FAILURE() << "rank 0 was not there";
+        } catch (const AbortedError& error) {
+          EXPECT_EQ(aborts, 1) << error.what();
+        } catch (const PeerError& error) {
+          EXPECT_EQ(aborts, 0) << error.what();
+          EXPECT_EQ(error.peers(), std::vector<int>{0}) << error.what();
+        }
+        EXPECT_LT(std::chrono::steady_clock::now() - begin, kLong / 2);
+      } else if (aborts == 1) {
+        EXPECT_THROW(group->barrier()->wait(), PeerError);  // this rank is not gone
+      }
+      if (other.joinable()) other.join();
+    });
+  }
 }
 
 // The barrier's own time limit counts, not that of the group.

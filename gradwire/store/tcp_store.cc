@@ -163,11 +163,16 @@ class TcpStore::Impl {
   // Sends a request and returns the reply to it, an error as an exception. `wait` is how long the server may hold the
   // reply back.
   Reply call(const char* operation, const Request& request, std::optional<Milliseconds> wait = std::nullopt) {
+    return call_until(answer_deadline(wait), operation, request, wait);
+  }
+
+  // The same with a deadline for the reply.
+  Reply call_until(Deadline deadline, const char* operation, const Request& request,
+                   std::optional<Milliseconds> wait = std::nullopt) {
     if (store_internal::body_bytes(request) > store_internal::kMaxMessageBytes) {
       throw InvalidArgument(concat(operation, ": these arguments have ", store_internal::body_bytes(request),
                                    " bytes; one call takes at most ", store_internal::kMaxMessageBytes));
     }
-    const Deadline deadline = answer_deadline(wait);
     Reply reply;
     try {
       std::unique_ptr<TcpStoreConnection> connection = take(deadline);
@@ -247,7 +252,7 @@ TcpStore::TcpStore(TcpStoreOptions options) {
                                  std::move(server));
   impl_->connect(deadline, TcpStoreConnection::Retry::yes);
   if (options.world_size < 1 || !options.wait_for_workers) return;
-  impl_->call("join", {.operation = Operation::join, .keys = {}, .values = {}});
+  impl_->call_until(deadline, "join", {.operation = Operation::join, .keys = {}, .values = {}});
   if (impl_->server != nullptr) impl_->server->wait_for_workers(options.world_size, deadline);
 }
 

@@ -310,6 +310,25 @@ TEST(TcpStoreTest, AnotherProgramOnThePortIsRecognised) {
   }
 }
 
+// The timeout is one for all that the constructor does.
+TEST(TcpStoreTest, AServerThatGreetsLateAndThenStallsIsATimeout) {
+  RawSocket listener = RawSocket::bind(0);
+  listener.listen();
+  constexpr Milliseconds kTimeout{2000};
+  auto other = std::async(std::launch::async, [&] {
+    RawSocket connection = listener.accept();
+    static_cast<void>(listener.is_readable(kTimeout - kTimeout / 10));  // nobody else comes
+    connection.send(store_internal::server_hello());
+    connection.is_closed_by_peer();
+  });
+  const auto begin = Deadline::Clock::now();
+  const std::string text =
+      message_of<TimeoutError>([&] { TcpStore({.port = listener.port(), .world_size = 2, .timeout = kTimeout}); });
+  EXPECT_TRUE(contains(text, "(join)")) << text;
+  EXPECT_LT(Deadline::Clock::now() - begin, kTimeout + kTimeout / 2);
+  other.get();
+}
+
 TEST(TcpStoreTest, OneThatClosesEveryConnectionIsGivenUp) {
   RawSocket listener = RawSocket::bind(0);
   listener.listen();

@@ -23,6 +23,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Literal, Protocol, cast
 
+from torch.amp import GradScaler
 from torch.nn import Module
 
 from gradwire import _C
@@ -91,6 +92,7 @@ class Elastic:
         timeout: timedelta = DEFAULT_TIMEOUT,
     ) -> None:
         self._optimizers: list[object] = []  # kept while C++ uses their parts
+        self._scalers: list[GradScaler] = []
         self._elastic = _C.Elastic(store, backend, seed, leave_on_sigterm, hand_over_patience, program, shard_copies,
                                    shard_checkpoint, slow, on_slow, follow, timeout)
 
@@ -110,7 +112,7 @@ class Elastic:
         A DistributedDataParallel over `group`, which brings its module and its hook along; a ZeroRedundancyOptimizer over
         `group`, whose parts are dealt anew when the members change; a PostLocalSGDOptimizer with a DilocoAverager over `group`,
         for members that train separately: it takes the place of the DistributedDataParallel, and brings its parameters along, but
-        no buffers; or anything with state_dict() and load_state_dict(). All members add equal things in the same order, before run().
+        no buffers; a torch.amp.GradScaler, which a step that is done again finds as at its beginning; or anything with state_dict() and load_state_dict(). All members add equal things in the same order, before run().
         """
         for thing in things:
             if isinstance(thing, DistributedDataParallel):
@@ -118,7 +120,8 @@ class Elastic:
                 self._elastic.add_core(thing._core)
             elif isinstance(thing, Module):
                 raise InvalidArgument(
-                    f"Elastic.add(): a {type(thing).__name__} is a module; add the DistributedDataParallel around it")
+                    f"Elastic.add(): a {type(thing).__name__} is a module; add the DistributedDataParallel around it, or where it is "
+                    "not trained, such as an average of parameters, give its state_dict() to add_state()")
             elif isinstance(thing, ZeroRedundancyOptimizer):
                 self._optimizers.append(thing)
                 self._elastic.add_shards(_C.ShardedState(thing.process_group, thing._shards))
@@ -127,6 +130,8 @@ class Elastic:
                 self._elastic.add_optimizer(
                     _C.optim.SeparateOptimizer(thing.averager._native, listed(thing.param_groups), thing))
             elif hasattr(thing, "state_dict") and hasattr(thing, "load_state_dict"):
+                if isinstance(thing, GradScaler) and thing.is_enabled():
+                    self._scalers.append(thing)
                 stateful = cast(Stateful, thing)
                 self._elastic.add_tensors(
                     type(thing).__name__,
@@ -174,7 +179,15 @@ class Elastic:
         the state is left, and when the job went on without this member; TimeoutError when there is no coordinator, or are too few
         members, for `timeout`.
         """
-        return cast("Literal['finished', 'left', 'dropped', 'too_late']", self._elastic.run(steps, step))
+
+        def begin(at: ElasticStep) -> object:
+            # What was unscaled in a step that did not count is unscaled again.
+            for scaler in self._scalers:
+                scaler._per_optimizer_states.clear()
+            return step(at)
+
+        called = begin if self._scalers else step
+        return cast("Literal['finished', 'left', 'dropped', 'too_late']", self._elastic.run(steps, called))
 
     def leave(self) -> None:
         """Makes this member leave in good order. Any thread may call it, and step() too."""

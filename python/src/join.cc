@@ -61,14 +61,10 @@ class JoinContext {
     join_->finish();
     join_.reset();
   }
-  // Leaves as a C++ scope is left with an exception.
+  // Leaves as a C++ scope is left with an exception whose text is `what`.
   void fail(const std::string& what) {
-    try {
-      const std::unique_ptr<Join> leaving = std::move(join_);
-      throw InternalError(what);
-    } catch (const InternalError&) {
-      // Python has the real one.
-    }
+    const std::unique_ptr<Join> leaving = std::move(join_);
+    leaving->abandon(what);
   }
 
  private:

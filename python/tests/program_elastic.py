@@ -1,11 +1,12 @@
 # SPDX-FileCopyrightText: The gradwire authors
 # SPDX-License-Identifier: Apache-2.0
-"""One member of an elastic job of test_elastic.py: program_elastic.py FOLDER [zero|follow|norm|catches].
+"""One member of an elastic job of test_elastic.py: program_elastic.py FOLDER [zero|scaled|follow|norm|catches].
 
 catches: the loop leaves out a batch whose step raises, so it catches the errors of collectives too.
 
 follow: the process in the place of the killed rank follows the others before it takes part.
 norm: the model has a layer that normalizes by the samples of all members.
+scaled: as zero, with a GradScaler whose gradients are unscaled before the step in which the rank dies.
 zero: the members share out the state of Adam, and the killed rank dies after it has stepped its own parameters."""
 import datetime
 import os
@@ -83,7 +84,8 @@ def main():
     elastic = gradwire.elastic.Elastic(seed=3, follow=follows)
     net = SyncBatchNorm.convert_sync_batchnorm(network("norm" in sys.argv[2:]), elastic.group)
     model = DistributedDataParallel(net, process_group=elastic.group)
-    with_zero = "zero" in sys.argv[2:]
+    scaled = "scaled" in sys.argv[2:]
+    with_zero = "zero" in sys.argv[2:] or scaled
     present = None  # the step under way
 
     def die_once():
@@ -100,7 +102,8 @@ def main():
     optimizer, scheduler = optimizers(model, zero)
     history = []
     followed = 0
-    elastic.add(model, optimizer, scheduler)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, enabled=scaled)
+    elastic.add(model, optimizer, scheduler, scaler)
     elastic.add_state("history", lambda: bytes(history), lambda state: history.__setitem__(slice(None), state))
 
     def step(at):
@@ -120,12 +123,14 @@ def main():
         if not with_zero:
             die_once()
         try:
-            loss.backward()
+            scaler.scale(loss).backward()
         except RuntimeError:
             if "catches" in sys.argv[2:]:
                 return
             raise
-        optimizer.step()
+        scaler.unscale_(optimizer)
+        scaler.step(optimizer)
+        scaler.update()
         scheduler.step()
         history.append(at.size)
 

@@ -17,6 +17,7 @@ from torch import nn
 import gradwire
 from conftest import ROOT, block_of
 from gradwire import distributed as dist
+from gradwire.distributed.algorithms.model_averaging import averagers
 from gradwire.distributed.optim import DilocoAverager, GossipAverager, PostLocalSGDOptimizer
 
 GUARD = 240
@@ -125,6 +126,25 @@ def test_diloco_has_the_bits_of_the_serial_program(ranks, name, size):
         assert diloco.step == 20 and diloco.payload_bytes() > 0 or size == 1
 
     ranks.all_well(size, body)
+
+
+def test_schedulers_and_hooks_of_steps_take_the_wrapped_optimizer(ranks):
+    def body(group):
+        parameters = weights()
+        inner = torch.optim.SGD(parameters, 0.1, momentum=0.9)
+        optimizer = PostLocalSGDOptimizer(inner, averagers.PeriodicModelAverager(4, 100, process_group=group))
+        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=1.0, total_steps=10)
+        rates = []
+        optimizer.register_step_post_hook(lambda *_: rates.append(optimizer.param_groups[0]["lr"]))
+        for step in range(3):
+            train(parameters, optimizer, 0, step)
+            schedule.step()
+        assert len(rates) == 3 and rates[0] < rates[1] < rates[2]
+        assert optimizer.defaults["momentum"] == inner.defaults["momentum"]
+        with pytest.raises(AttributeError, match="nothing"):
+            optimizer.nothing  # noqa: B018
+
+    ranks.all_well(1, body)
 
 
 def test_the_end_of_training_waits_for_exchanges_under_way(ranks):

@@ -731,6 +731,25 @@ def test_a_buffer_that_the_program_replaces_follows_rank_0(ranks):
     assert ranks.all_well(SIZE, body) == [[1, 2, 3]] * SIZE
 
 
+def test_a_buffer_that_the_program_adds_follows_rank_0(ranks):
+    class Plain(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(6, 1)
+
+        def forward(self, x):
+            return self.layer(x)
+
+    def body(group):
+        ddp = DistributedDataParallel(Plain(), process_group=group)
+        ddp(batch_of(0)).sum().backward()
+        ddp.module.register_buffer("seen", torch.tensor(float(group.rank() + 5)))
+        ddp(batch_of(0)).sum().backward()
+        return ddp.module.seen.item()
+
+    assert ranks.all_well(SIZE, body) == [5.0] * SIZE
+
+
 @pytest.mark.parametrize("arguments, at_construction, in_forward", [
     ({}, True, True), ({"broadcast_buffers": False}, False, False), ({"forward_sync_buffers": False}, True, False),
     ({"broadcast_buffers": False, "forward_sync_buffers": True}, True, True),
@@ -1138,6 +1157,19 @@ def test_post_local_sgd_averages_models_now_and_then(ranks):
     assert ranks.all_well(SIZE, body) == [[True, False, True, False, True]] * SIZE
 
 
+def test_the_others_read_why_a_rank_left_a_join(ranks):
+    def body(group):
+        ddp = DistributedDataParallel(make_model(), process_group=group)
+        with ddp.join():
+            if group.rank() == 1:
+                raise ValueError("the data set is broken")
+
+    ranks(2, body)
+    told, own = ranks.errors
+    assert isinstance(own, ValueError)
+    assert isinstance(told, dist.PeerError) and "left a Join early: ValueError: the data set is broken" in str(told)
+
+
 def test_join_lets_ranks_have_different_numbers_of_batches(ranks):
     def body(group):
         ddp = DistributedDataParallel(make_model(), process_group=group)
@@ -1213,6 +1245,33 @@ def test_an_embedding_alone_and_in_mixed_precision(ranks):
                                     mixed_precision=MixedPrecision(param_dtype=torch.bfloat16))
 
     ranks.all_well(SIZE, body)
+
+
+class Named(list):
+    """A list whose constructor takes no other list."""
+
+    def __init__(self, name, *items):
+        super().__init__(items)
+        self.name = name
+
+
+def test_mixed_precision_moves_what_lies_in_containers_of_any_class(ranks):
+    class Summing(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(2))
+
+        def forward(self, values):
+            assert type(values) is Named and values.name == "inputs"
+            return sum((self.weight * value).sum() for value in values)
+
+    def body(group):
+        ddp = DistributedDataParallel(Summing(), process_group=group, mixed_precision=MixedPrecision(param_dtype=torch.bfloat16))
+        given = Named("inputs", torch.ones(2), torch.ones(2))
+        assert ddp(given).dtype == torch.bfloat16
+        assert given[0].dtype == torch.float32
+
+    ranks.all_well(1, body)
 
 
 def test_mixed_precision(ranks):

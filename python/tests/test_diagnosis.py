@@ -4,6 +4,7 @@
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -125,6 +126,29 @@ ddp = DistributedDataParallel(torch.nn.Linear(4, 4))
 for step in range(10):
     train(ddp, step)
 """
+
+
+CIRCLE = """
+import torch
+import gradwire.distributed as dist
+
+dist.init_process_group("shm")
+groups = [dist.new_group([0, 1]), dist.new_group([1, 2]), dist.new_group([0, 2])]
+first, second = {0: (0, 2), 1: (1, 0), 2: (2, 1)}[dist.get_rank()]
+dist.all_reduce(torch.ones(2), group=groups[first])
+dist.all_reduce(torch.ones(2), group=groups[second])
+"""
+
+
+def test_a_circle_of_groups_of_which_no_rank_is_in_all_is_a_deadlock(tmp_path):
+    program = tmp_path / "circle.py"
+    program.write_text(CIRCLE)
+    command = [str(BUILD / "bin" / "gradwire-run"), "-n", "3", "--stall", "1", "--timeout", "6", sys.executable, str(program)]
+    job = subprocess.run(command, capture_output=True, text=True, timeout=GUARD, check=False)
+    assert "ranks 0, 1, 2 disagree: deadlock" in job.stderr, job.stderr
+    for rank in range(3):
+        assert re.search(rf"rank {rank}: is in all_reduce.* at circle.py:8 .*, group group{rank}", job.stderr), job.stderr
+
 
 
 def test_calls_of_ddp_have_the_line_of_the_forward_pass(tmp_path):

@@ -77,7 +77,7 @@ def run_job(folder, program, *arguments, ranks=2):
     return printed
 
 
-@pytest.mark.parametrize("kind", ["adam", "zero", "catches"])
+@pytest.mark.parametrize("kind", ["adam", "zero", "scaled", "catches"])
 def test_a_loop_that_loses_a_rank_ends_with_the_bits_of_the_serial_program(tmp_path, kind):
     run_job(tmp_path, program_elastic, kind)
 

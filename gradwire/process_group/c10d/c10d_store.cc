@@ -9,9 +9,11 @@
 #include <algorithm>
 #include <atomic>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -121,8 +123,8 @@ class StoreForC10d final : public c10d::Store {
   // Without `block` an empty queue is an error at once.
   Bytes queuePop(const std::string& key, bool block) override {
     return as_c10d([&] {
-      wait_checking(std::span(&key, 1), block ? limit_of(timeout_) : Milliseconds(0));
-      return to_bytes(store_->queue_pop(key));
+      return to_bytes(in_slices(block ? limit_of(timeout_) : Milliseconds(0),
+                                [&](Milliseconds slice) { return store_->queue_pop_within(key, slice); }));
     });
   }
   std::int64_t queueLen(const std::string& key) override {
@@ -138,12 +140,18 @@ class StoreForC10d final : public c10d::Store {
   static Milliseconds limit_of(std::chrono::milliseconds timeout) {
     return timeout == c10d::Store::kNoTimeout ? Milliseconds::max() : timeout;
   }
-  void wait_checking(std::span<const std::string> keys, std::chrono::milliseconds timeout) {
+  void wait_checking(std::span<const std::string> keys, Milliseconds timeout) {
+    in_slices(timeout, [&](Milliseconds slice) { store_->wait(keys, slice); });
+  }
+  // Returns what `wait_for` returns, which throws a TimeoutError after the time that it is given. Where there is a
+  // check, it is called between slices of the time.
+  template <class WaitFor>
+  std::invoke_result_t<WaitFor, Milliseconds> in_slices(Milliseconds timeout, const WaitFor& wait_for) {
     constexpr Milliseconds kSlice{100};
     const Deadline deadline = Deadline::after(timeout);
     for (;;) {
       try {
-        return store_->wait(keys, check_ ? std::min(kSlice, deadline.remaining()) : timeout);
+        return wait_for(check_ ? std::min(kSlice, deadline.remaining()) : timeout);
       } catch (const TimeoutError&) {
         if (check_) check_();
         if (!check_ || deadline.expired()) throw;
@@ -265,10 +273,19 @@ class StoreOfC10d final : public Store {
     require_key("queue_push", queue);
     from_c10d_call("queue_push", [&] { store_->queuePush(queue, to_bytes(value)); });
   }
-  Value queue_pop(const std::string& queue) override {
+  Value queue_pop(const std::string& queue) override { return queue_pop_within(queue, timeout()); }
+  Value queue_pop_within(const std::string& queue, Milliseconds timeout) override {
     require_key("queue_pop", queue);
-    return from_c10d_call(concat("queue_pop of ", queue).c_str(),
-                          [&] { return to_text(store_->queuePop(queue, /*block=*/true)); });
+    require_timeout("queue_pop", timeout);
+    const Deadline deadline = Deadline::after(timeout);
+    for (Milliseconds pause{1};; pause = std::min(2 * pause, kLongestPause)) {
+      if (auto value = pop_now(queue)) return *std::move(value);
+      if (deadline.expired()) {
+        throw TimeoutError(
+            concat("c10d store: queue_pop: the queue ", queue, " had no element for ", timeout.count(), " ms"));
+      }
+      std::this_thread::sleep_for(std::min(pause, deadline.remaining()));
+    }
   }
   std::int64_t queue_length(const std::string& queue) override {
     require_key("queue_length", queue);
@@ -289,6 +306,17 @@ class StoreOfC10d final : public Store {
   static constexpr Milliseconds kMoment{500};
   static constexpr Milliseconds kLongestPause{50};
 
+  // Empty where the queue is, also where another client has just taken its last element.
+  std::optional<Value> pop_now(const std::string& queue) {
+    if (queue_length(queue) == 0) return std::nullopt;
+    return from_c10d_call("queue_pop", [&]() -> std::optional<Value> {
+      try {
+        return to_text(store_->queuePop(queue, /*block=*/false));
+      } catch (const c10::DistQueueEmptyError&) {
+        return std::nullopt;
+      }
+    });
+  }
   bool come_within(std::span<const std::string> keys, Milliseconds timeout) {
     const Deadline deadline = Deadline::after(timeout);
     if (check(keys)) return true;

@@ -38,9 +38,9 @@ void EndRecord::say_aborted(const std::string& reason) noexcept {
   }
 }
 
-std::exception_ptr EndRecord::told(const std::string& what) const {
+std::exception_ptr EndRecord::told(const std::string& what, const std::string& when) const {
   const std::optional<std::string> first = record();
-  return first ? told_by(*first, what, "while the ranks of a new group met") : nullptr;
+  return first ? told_by(*first, what, when) : nullptr;
 }
 
 std::exception_ptr EndRecord::explain(const std::string& what, const std::exception_ptr& error, bool at_call) {

@@ -30,8 +30,8 @@ class EndRecord {
   void say_aborted(const std::string& reason) noexcept;
 
   // Returns the end that another rank has told, as a PeerError whose text begins with `what`; null where no rank has
-  // told one, or this rank did.
-  std::exception_ptr told(const std::string& what) const;
+  // told one, or this rank did. `when`: what this rank did meanwhile, for the text.
+  std::exception_ptr told(const std::string& what, const std::string& when) const;
 
   // Returns `error` of an engine as one of gradwire's errors (error_from_c10d), whose text begins with `what`. A
   // PeerError without peers, or a TimeoutError, becomes a PeerError that names the ranks that died or aborted, where

@@ -126,6 +126,21 @@ TEST_F(Gloo, ADeadRankIsAPeerErrorAtOnce) {
   EXPECT_FALSE(ends[0].failed) << ends[0].message;
 }
 
+TEST_F(Gloo, MonitoredBarriersLeaveTheKeysOfTheLastOneOnly) {
+  run_ranks("gloo", 3, [](int rank, const std::shared_ptr<Store>& store) {
+    const auto group = make_process_group("gloo", store, rank, 3, kLong);
+    std::int64_t after_one = 0;
+    for (int i = 0; i < 20; ++i) {
+      group->monitored_barrier(kLong);
+      group->barrier()->wait();  // rank 0 has cleaned up
+      if (i == 0) after_one = store->num_keys();
+      group->barrier()->wait();
+    }
+    EXPECT_EQ(store->num_keys(), after_one);
+    group->barrier()->wait();
+  });
+}
+
 TEST_F(Gloo, DuplicatesRunSideBySide) {
   run_ranks("gloo", 2, [](int rank, const std::shared_ptr<Store>& store) {
     const auto group = make_process_group("gloo", store, rank, 2, kLong);
@@ -421,6 +436,61 @@ TEST(FromC10d, ThreadsThatWaitForOneMessageWaitOnceForTheEngine) {
   }
   other.join();
   EXPECT_EQ(engine->second_waits, 0);
+}
+
+// Its reductions end when the test says so, and its sends return then. Notes which thread ends it.
+class HeldBackend final : public c10d::Backend {
+ public:
+  struct Course {
+    const Future reduced = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
+    std::atomic<bool> sending{false};
+    std::atomic<bool> may_return{false};
+    std::atomic<bool> ended{false};
+    std::thread::id ended_by;  // valid when `ended` is set
+  };
+  explicit HeldBackend(Course& course) : c10d::Backend(0, 2), course_(course) {}
+  ~HeldBackend() override {
+    course_.ended_by = std::this_thread::get_id();
+    course_.ended = true;
+  }
+  const std::string getBackendName() const override { return "held"; }
+  WorkPtr allreduce(std::vector<at::Tensor>&, const c10d::AllreduceOptions&) override {
+    return c10d::Work::create_from_future(course_.reduced);
+  }
+  WorkPtr send(std::vector<at::Tensor>& tensors, int, int) override {
+    course_.sending = true;
+    while (!course_.may_return) std::this_thread::yield();
+    const auto sent = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
+    sent->markCompleted(tensors);
+    return c10d::Work::create_from_future(sent);
+  }
+
+ private:
+  Course& course_;
+};
+
+// An engine that ended there would join its own thread, and the process would end.
+TEST(FromC10d, ACallWithinACallbackDoesNotEndTheEngineOnItsOwnThread) {
+  HeldBackend::Course course;
+  const auto group = from_c10d(c10::intrusive_ptr<c10d::Backend>(c10::make_intrusive<HeldBackend>(course)));
+  const at::Tensor tensor = at::ones({1});
+  const std::shared_ptr<Work> work = group->all_reduce({tensor});
+  const Future called = work->future()->then(
+      [&](c10::ivalue::Future&) {
+        group->send({tensor}, 1);
+        return c10::IValue(1);
+      },
+      c10::IntType::get());
+  std::thread of_engine([&] { course.reduced->markCompleted(std::vector<at::Tensor>{tensor}); });
+  const std::thread::id its_id = of_engine.get_id();
+  while (!course.sending) std::this_thread::yield();
+  group->shutdown();
+  course.may_return = true;
+  of_engine.join();
+  const Deadline guard = Deadline::after(kLong);
+  while (!course.ended && !guard.expired()) std::this_thread::yield();
+  ASSERT_TRUE(course.ended);
+  EXPECT_NE(course.ended_by, its_id);
 }
 
 TEST(FromC10d, AUsersGroupNeedsOnlyWhatIsCalled) {

@@ -162,7 +162,7 @@ class GroupOverC10d::Launch {
 
   GroupOverC10d& group_;
   const std::string what_;
-  const BackendPtr engine_;
+  const EnginePtr engine_;
   C10dWorks parts_;
   std::vector<std::function<void()>> bring_back_;
   std::exception_ptr error_;

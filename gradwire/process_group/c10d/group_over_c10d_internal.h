@@ -72,8 +72,11 @@ class GroupOverC10d final : public CallGroup, public Closable, public DeviceEngi
   template <class Given>
   std::shared_ptr<Work> run(Given& given);
   std::string describe(const char* operation) const;
+  // An engine that any thread may let go last, also one of the engine's own, which could not join itself.
+  using EnginePtr = std::shared_ptr<c10d::Backend>;
+  static EnginePtr own(BackendPtr backend);
   // The engine, for a call of `operation`. Throws InvalidArgument after shutdown() and in a forked child.
-  BackendPtr engine(const char* operation) const;
+  EnginePtr engine(const char* operation) const;
   std::shared_ptr<Work> all_to_all_in_one(const Tensors& outputs, const Tensors& inputs,
                                           const AllToAllOptions& options);
   std::shared_ptr<Work> receive(const char* operation, Tensors& tensors, int source, int tag);
@@ -91,11 +94,13 @@ class GroupOverC10d final : public CallGroup, public Closable, public DeviceEngi
   const std::shared_ptr<C10dLedger> ledger_;
   const std::shared_ptr<MessageWaiters> waiters_;
   mutable Mutex mutex_;
-  BackendPtr backend_ GRADWIRE_GUARDED_BY(mutex_);  // null after shutdown()
+  EnginePtr backend_ GRADWIRE_GUARDED_BY(mutex_);  // null after shutdown()
   std::shared_ptr<Store> store_ GRADWIRE_GUARDED_BY(mutex_);
   bool closed_ GRADWIRE_GUARDED_BY(mutex_) = false;         // by abort()
   std::uint64_t made_ GRADWIRE_GUARDED_BY(mutex_) = 0;      // duplicates and splits
   std::uint64_t barriers_ GRADWIRE_GUARDED_BY(mutex_) = 0;  // monitored ones
+  // On rank 0, the first monitored barrier whose keys are in the store.
+  std::uint64_t barriers_left_ GRADWIRE_GUARDED_BY(mutex_) = 0;
   DuplicateList duplicates_;
 };
 

@@ -67,22 +67,22 @@ void connect_all(c10d::Backend& engine, Milliseconds timeout) {
 
 // Gloo writes the new group's ranks into the options that it is given, which are the origin's own; put back what was
 // there, or the origin cannot split again.
-BackendPtr split_engine(const BackendPtr& origin, const c10::intrusive_ptr<c10d::Store>& store,
+BackendPtr split_engine(c10d::Backend& origin, const c10::intrusive_ptr<c10d::Store>& store,
                         const std::vector<int>& members) {
-  const auto options = origin->getBackendOptions();
+  const auto options = origin.getBackendOptions();
   auto& ranks = options->global_ranks_in_group;
   const std::vector<std::uint64_t> before = ranks;
-  if (ranks.size() != static_cast<std::size_t>(origin->getSize())) {
-    ranks.resize(static_cast<std::size_t>(origin->getSize()));
+  if (ranks.size() != static_cast<std::size_t>(origin.getSize())) {
+    ranks.resize(static_cast<std::size_t>(origin.getSize()));
     std::iota(ranks.begin(), ranks.end(), std::uint64_t{0});
   }
-  BackendPtr made = origin->split(store, members, options);
+  BackendPtr made = origin.split(store, members, options);
   ranks = before;
   return made;
 }
 
 // The engine of `origin`'s ranks `members`, which hold `meeting`; connected.
-BackendPtr make_engine(const BackendPtr& origin, const EngineMaker& maker, const EngineMeeting& meeting,
+BackendPtr make_engine(c10d::Backend& origin, const EngineMaker& maker, const EngineMeeting& meeting,
                        const std::vector<int>& members) {
   const NoSigpipe quiet;  // as make_gloo()
   if (maker) return maker(meeting);
@@ -93,7 +93,7 @@ BackendPtr make_engine(const BackendPtr& origin, const EngineMaker& maker, const
 
 // Drops an engine; not on a thread of its own, which it could not join.
 void let_go(BackendPtr engine) {
-  if (!engine || !in_engine_callback()) return;
+  if (!in_engine_callback()) return;
   auto held = std::make_shared<BackendPtr>(std::move(engine));
   park_thread(Thread("gw-c10d-end", [held = std::move(held)] { held->reset(); }));
 }
@@ -110,17 +110,22 @@ GroupOverC10d::GroupOverC10d(BackendPtr backend, std::shared_ptr<Store> store, E
       ledger_(std::make_shared<C10dLedger>([end = end_](const std::string& what, std::exception_ptr error,
                                                         bool at_call) { return end->explain(what, error, at_call); })),
       waiters_(std::make_shared<MessageWaiters>()),
-      backend_(std::move(backend)),
+      backend_(own(std::move(backend))),
       store_(std::move(store)) {}
+
+GroupOverC10d::EnginePtr GroupOverC10d::own(BackendPtr backend) {
+  c10d::Backend* const engine = backend.get();
+  return {engine, [held = std::move(backend)](c10d::Backend*) mutable { let_go(std::move(held)); }};
+}
 
 GroupOverC10d::~GroupOverC10d() {
   if (!owner_.is_current()) {
     // A forked child: an engine that ends here would wait for threads that are not here, and speak for the parent.
     // Without the mutex: one of those threads may hold it for ever.
-    static_cast<void>(std::make_unique<BackendPtr>(std::move(backend_)).release());
+    static_cast<void>(std::make_unique<EnginePtr>(std::move(backend_)).release());
     return;
   }
-  BackendPtr engine;
+  EnginePtr engine;
   {
     MutexLock lock(mutex_);
     engine = backend_;
@@ -128,18 +133,15 @@ GroupOverC10d::~GroupOverC10d() {
   if (engine && ledger_->under_way() > 0)
     abort("the group was let go with work under way; call shutdown() to finish it first");
   waiters_->join();
-  {
-    MutexLock lock(mutex_);
-    backend_.reset();
-  }
-  let_go(std::move(engine));
+  MutexLock lock(mutex_);
+  backend_.reset();  // `engine` is the last one now, and goes before the other members
 }
 
 std::string GroupOverC10d::describe(const char* operation) const {
   return name_group(*this).append(": ").append(call_name(operation));
 }
 
-GroupOverC10d::BackendPtr GroupOverC10d::engine(const char* operation) const {
+GroupOverC10d::EnginePtr GroupOverC10d::engine(const char* operation) const {
   owner_.require_current("a process group");
   MutexLock lock(mutex_);
   if (!backend_) {
@@ -156,7 +158,7 @@ bool GroupOverC10d::supports(c10::DeviceType device) const {
 
 void GroupOverC10d::abort(const std::string& reason) {
   if (!owner_.is_current()) return;
-  BackendPtr engine;
+  EnginePtr engine;
   bool first = false;
   {
     MutexLock lock(mutex_);
@@ -198,14 +200,13 @@ void GroupOverC10d::shutdown() {
   if (!owner_.is_current()) return;
   const bool interrupted = wait_for_calls();
   waiters_->join();
-  BackendPtr engine;
+  EnginePtr engine;
   std::shared_ptr<Store> store;
   MutexLock lock(mutex_);
   std::swap(engine, backend_);
   store.swap(store_);
   lock.unlock();  // what goes here may take its time
   duplicates_.release(*this);
-  let_go(std::move(engine));
   if (interrupted) throw_interrupted_shutdown(*this);
 }
 
@@ -242,7 +243,7 @@ void GroupOverC10d::require_well() {
 
 std::shared_ptr<GroupOverC10d> GroupOverC10d::make_group(const char* operation, int color,
                                                          const std::vector<int>& members) {
-  const BackendPtr origin = engine(operation);
+  const EnginePtr origin = engine(operation);
   std::shared_ptr<Store> store;
   std::uint64_t number = 0;
   {
@@ -264,12 +265,12 @@ std::shared_ptr<GroupOverC10d> GroupOverC10d::make_group(const char* operation, 
   }
   meeting.check = [ledger = ledger_, end = end_, members, what = describe(operation)] {
     std::exception_ptr ended = ledger->failure();
-    if (!ended) ended = end->told(what);
+    if (!ended) ended = end->told(what, "while the ranks of a new group met");
     if (ended) ended = in_inner_ranks(ended, members);
     if (ended) std::rethrow_exception(ended);
   };
   try {
-    BackendPtr made = make_engine(origin, maker_, meeting, members);
+    BackendPtr made = make_engine(*origin, maker_, meeting, members);
     auto group = std::make_shared<GroupOverC10d>(std::move(made), std::move(prefixed), maker_, meeting.processes);
     group->set_timeout(timeout());
     group->set_group_desc(group_desc());
@@ -317,7 +318,7 @@ at::Tensor GroupOverC10d::do_allocate(std::int64_t numel, at::ScalarType dtype) 
 }
 
 void GroupOverC10d::do_monitored_barrier(Milliseconds timeout, bool wait_all) {
-  const BackendPtr engine = this->engine("monitored_barrier");
+  const EnginePtr engine = this->engine("monitored_barrier");
   if (const std::exception_ptr error = ledger_->failure()) std::rethrow_exception(error);
   std::shared_ptr<Store> store;
   {
@@ -337,11 +338,13 @@ void GroupOverC10d::do_monitored_barrier(Milliseconds timeout, bool wait_all) {
 // Through the store, because a message of Gloo's that misses its timeout ends the group.
 void GroupOverC10d::barrier_in_store(const std::shared_ptr<Store>& store, Milliseconds timeout, bool wait_all) {
   const Deadline deadline = Deadline::after(timeout);
-  std::string prefix;
+  const auto prefix_of = [](std::uint64_t number) { return concat("barrier/", number, "/"); };
+  std::uint64_t number = 0;
   {
     MutexLock lock(mutex_);
-    prefix = concat("barrier/", barriers_++, "/");
+    number = barriers_++;
   }
+  const std::string prefix = prefix_of(number);
   constexpr Milliseconds kLook{100};
   enum class End { came, late, died };
   const auto await = [&](const std::string& key, int peer, const Deadline& until) {
@@ -352,6 +355,9 @@ void GroupOverC10d::barrier_in_store(const std::shared_ptr<Store>& store, Millis
       } catch (const TimeoutError&) {
       }
       throw_if_interrupted(describe("monitored_barrier"));
+      if (const std::exception_ptr error = ledger_->failure()) std::rethrow_exception(error);
+      if (const std::exception_ptr error = end_->told(describe("monitored_barrier"), "while ranks waited"))
+        std::rethrow_exception(error);
       // Whoever has come may end.
       if (end_->has_died(peer)) return store->check(std::span(&key, 1)) ? End::came : End::died;
       if (until.expired()) return End::late;
@@ -380,6 +386,16 @@ void GroupOverC10d::barrier_in_store(const std::shared_ptr<Store>& store, Millis
   }
   store->set(report, concat(join(late), kBetween, join(dead)));
   if (!late.empty() || !dead.empty()) throw_missing(*this, late, dead, timeout, wait_all);
+  // All have come, so nobody reads what the barriers before have left.
+  std::uint64_t left = 0;
+  {
+    MutexLock lock(mutex_);
+    left = std::exchange(barriers_left_, number);
+  }
+  for (; left < number; ++left) {
+    for (int peer = 1; peer < size(); ++peer) store->delete_key(concat(prefix_of(left), peer));
+    store->delete_key(concat(prefix_of(left), "report"));
+  }
 }
 
 }  // namespace gradwire::internal

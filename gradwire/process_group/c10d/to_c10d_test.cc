@@ -462,6 +462,10 @@ TEST(C10dStores, AWaitWithoutATimeoutWaitsAsLongAsItTakes) {
       asked.push_back(timeout);
       ForwardingStore::wait(keys, timeout);
     }
+    Value queue_pop_within(const std::string& queue, Milliseconds timeout) override {
+      asked.push_back(timeout);
+      return ForwardingStore::queue_pop_within(queue, timeout);
+    }
     std::shared_ptr<Store> clone() override { return std::make_shared<AskedStore>(underlying()->clone()); }
     std::vector<Milliseconds> asked;
   };
@@ -516,6 +520,28 @@ TEST(C10dStores, TheirsForOurs) {
   EXPECT_THROW(store->set_timeout(Milliseconds(-1)), InvalidArgument);
   EXPECT_THROW(store_from_c10d({}), InvalidArgument);
   EXPECT_EQ(store->clone()->get("key"), "y");
+}
+
+// A queue is found by no key of its name, and the limit is that of the object that is asked.
+TEST(C10dStores, AQueueIsWaitedForAsLongAsTheObjectSays) {
+  const auto begin = std::chrono::steady_clock::now();
+  const auto ours = std::make_shared<HashStore>();
+  ours->set("key", "x");
+  const auto for_theirs = store_to_c10d(ours);
+  for_theirs->setTimeout(Milliseconds(20));
+  for (const bool block : {false, true}) {
+    EXPECT_THROW(for_theirs->queuePop("key", block), c10::DistStoreError);
+    EXPECT_THROW(for_theirs->queuePop("none", block), c10::DistStoreError);
+  }
+  const auto theirs = c10::make_intrusive<c10d::HashStore>();
+  theirs->setTimeout(kDefaultTimeout);
+  const auto for_ours = store_from_c10d(theirs);
+  for_ours->set_timeout(Milliseconds(20));
+  EXPECT_THROW(for_ours->queue_pop("none"), TimeoutError);
+  EXPECT_THROW(for_ours->queue_pop_within("none", Milliseconds(0)), TimeoutError);
+  for_ours->queue_push("queue", "a");
+  EXPECT_EQ(for_ours->queue_pop_within("queue", Milliseconds(0)), "a");
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, kDefaultTimeout / 2);
 }
 
 // Keys that each take nearly the time limit must not add up. A wait for a moment asks again and again: libtorch's

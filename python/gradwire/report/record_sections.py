@@ -20,7 +20,7 @@ from .text import count_of, human_bytes, human_seconds, plain
 
 SHOWN_RANKS = COLOURS  # in charts that have a curve or a part for each rank
 SHOWN_STEPS = 4
-SLOW = 1.1  # so many times the median's computing is named
+SLOW = 1.2  # so many times the median's computing is named
 CLOCKS_DIFFER = 60.0  # seconds, of two hosts at most, as in a diagnosis
 PHASES = (("forward", "forward"), ("backward", "backward"), ("wait", "waiting for buckets"), ("optimizer", "rest"))
 

@@ -34,6 +34,12 @@ class PostLocalSGDOptimizer(torch.optim.Optimizer):
         """The optimizer's."""
         return self.optim.state
 
+    def __getattr__(self, name: str) -> Any:
+        """What this class lacks is the optimizer's: `defaults`, which schedulers read, and the hooks of steps."""
+        if name == "optim":  # copy and pickle ask before there is one
+            raise AttributeError(name)
+        return getattr(self.optim, name)
+
     def __repr__(self) -> str:
         return repr(self.optim)
 

@@ -37,7 +37,7 @@ def moved_to(value: Any, move: Callable[[Tensor], Tensor]) -> Any:
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return type(value)(*(moved_to(item, move) for item in value))
     if isinstance(value, (list, tuple)):
-        return type(value)(moved_to(item, move) for item in value)
+        return _moved_sequence(value, move)
     if isinstance(value, dict):
         return _moved_dict(value, move)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -54,6 +54,18 @@ def _moved_dataclass(value: Any, move: Callable[[Tensor], Tensor]) -> Any:
     copied = copy.copy(value)
     for name, item in moved.items():
         object.__setattr__(copied, name, item)  # also of a frozen one
+    return copied
+
+
+def _moved_sequence(value: Any, move: Callable[[Tensor], Tensor]) -> Any:
+    """The same for a list or tuple of any class; its constructor may take other arguments than theirs."""
+    moved = [moved_to(item, move) for item in value]
+    if all(item is before for item, before in zip(moved, value)):
+        return value
+    if isinstance(value, tuple):
+        return tuple(moved) if type(value) is tuple else type(value)(moved)
+    copied = copy.copy(value)
+    copied[:] = moved
     return copied
 
 

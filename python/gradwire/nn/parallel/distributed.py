@@ -268,8 +268,8 @@ class DistributedDataParallel(Module, Joinable):
         return [(name, b) for name, b in self.module.named_buffers() if name not in self.parameters_to_ignore]
 
     def _follow_buffers(self) -> None:
-        """Lets the C++ object know of buffers that were replaced: `module.running_mean = ...` makes another tensor."""
-        if not (self._buffers_seen and self.forward_sync_buffers and self.training):
+        """Lets the C++ object know of buffers that were added or replaced: `module.mean = ...` makes another tensor."""
+        if not (self.forward_sync_buffers and self.training):
             return
         seen, self._buffers_seen = self._buffers_seen, self._named_buffers()
         if len(seen) != len(self._buffers_seen) or any(a[1] is not b[1] for a, b in zip(seen, self._buffers_seen)):
