@@ -649,8 +649,12 @@ TEST_P(Groups, AMonitoredBarrierEndsWhenItsGroupIsAborted) {
         } catch (const AbortedError& error) {
           EXPECT_EQ(aborts, 1) << error.what();
         } catch (const PeerError& error) {
-          EXPECT_EQ(aborts, 0) << error.what();
-          EXPECT_EQ(error.peers(), std::vector<int>{0}) << error.what();
+          if (aborts == 0) {
+            EXPECT_EQ(error.peers(), std::vector<int>{0}) << error.what();
+          } else {
+            // Over hybrid rank 0 may tell of this rank's abort() before all parts of the group here are aborted.
+            EXPECT_NE(std::string(error.what()).find("enough"), std::string::npos) << error.what();
+          }
         }
         EXPECT_LT(std::chrono::steady_clock::now() - begin, kLong / 2);
       } else if (aborts == 1) {
