@@ -165,7 +165,6 @@ void DelayedReduction::finish() {
     if (!in_pass_) return;
     if (under_way_.empty()) start(/*zeros=*/false);
     finish_locked();
-    return;
   } catch (...) {
     if (const std::shared_ptr<Owner> its_owner = owner()) its_owner->fail("the reduction of its delayed gradients");
     throw;

@@ -6,6 +6,7 @@
 #include <ATen/core/jit_type.h>
 
 #include <algorithm>
+#include <thread>
 #include <utility>
 
 #include "gradwire/base/error.h"
@@ -175,6 +176,7 @@ struct CompletionWatcher::Shared {
   // Runs watch() from the first watched message on. stop() takes it away.
   Thread thread GRADWIRE_GUARDED_BY(mutex);
   bool is_watching GRADWIRE_GUARDED_BY(mutex) = false;  // the thread runs watch()
+  std::thread::id watching GRADWIRE_GUARDED_BY(mutex);  // the thread's, also when stop() has taken it
   bool stopping GRADWIRE_GUARDED_BY(mutex) = false;
   bool drain GRADWIRE_GUARDED_BY(mutex) = false;
   std::string reason GRADWIRE_GUARDED_BY(mutex);
@@ -311,8 +313,8 @@ bool CompletionWatcher::stop(bool drain, const std::string& reason) {
     watch(shared);
     return false;
   }
-  if (shared.thread.is_current()) {  // a callback
-    park_thread(std::move(shared.thread));
+  if (shared.watching == std::this_thread::get_id()) {  // a callback, which may come here more than once
+    if (shared.thread.joinable()) park_thread(std::move(shared.thread));
     return false;
   }
   bool interrupted = false;
@@ -349,7 +351,12 @@ void CompletionWatcher::add(std::shared_ptr<PointToPointWork::State> state) {
   shared_->changed.notify_all();
   if (shared_->is_watching) return;
   // Where no thread can be had, stop() watches what was added.
-  shared_->thread = Thread("gw-messages", [shared = shared_] { watch(*shared); });
+  shared_->thread = Thread("gw-messages", [shared = shared_] {
+    MutexLock own(shared->mutex);
+    shared->watching = std::this_thread::get_id();
+    own.unlock();
+    watch(*shared);
+  });
   shared_->is_watching = true;
 }
 

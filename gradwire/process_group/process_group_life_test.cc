@@ -529,6 +529,7 @@ TEST_P(Groups, ACallbackOfAMessageMayShutTheGroupDownWhileAnotherThreadDoes) {
           begun = true;
           while (!is_ending) std::this_thread::yield();
           group->shutdown();
+          group->shutdown();
           return c10::IValue(1);
         },
         c10::IntType::get());
