@@ -58,7 +58,6 @@ Join::Join(std::vector<std::reference_wrapper<Joinable>> joinables, JoinOptions 
 Join::~Join() noexcept(false) {
   if (std::uncaught_exceptions() > exceptions_before_) {
     abandon("an exception");
-    leave();
     return;
   }
   finish();

@@ -328,20 +328,36 @@ TEST(ElasticTest, AllOfTheStateTravelsAndAStepThatIsDoneAgainCountsOnce) {
   }
 }
 
-// Powers of two: scaled gradients have the bits of others.
-TEST(ElasticTest, AStepThatIsDoneAgainFindsAScalerThatHasUnscaledNothing) {
-  ElasticJob job({.min = 2, .max = 2, .first = 2});
-  std::atomic<int> broken{0};
+// Two members of a job of `min` to two, each with a module and an optimizer of its own, which train(elastic, net, ddp,
+// optimizer) gives to run(). Returns the parameters of both.
+template <class Net, class Train>
+std::vector<std::vector<at::Tensor>> run_two_members(int min, const Train& train) {
+  ElasticJob job({.min = min, .max = 2, .first = 2});
   std::vector<std::vector<at::Tensor>> ends(2);
   const auto member = [&](std::size_t index) {
     Elastic elastic(job.options());
     DdpOptions options;
     options.process_group = elastic.group();
-    Mlp net;
+    Net net;
     DistributedDataParallel ddp(net, options);
     torch::optim::SGD optimizer(ddp.parameters(), sgd());
+    elastic.add(ddp).add(optimizer);
+    train(elastic, net, ddp, optimizer);
+    for (const at::Tensor& parameter : net->parameters()) ends[index].push_back(parameter.detach());
+  };
+  const auto guarded = [&](std::size_t index) { EXPECT_EQ(error_of([&] { member(index); }), ""); };
+  std::thread other([&] { guarded(1); });
+  guarded(0);
+  other.join();
+  return ends;
+}
+
+// Powers of two: scaled gradients have the bits of others.
+TEST(ElasticTest, AStepThatIsDoneAgainFindsAScalerThatHasUnscaledNothing) {
+  std::atomic<int> broken{0};
+  const auto ends = run_two_members<Mlp>(2, [&](Elastic& elastic, Mlp&, auto& ddp, auto& optimizer) {
     GradScaler scaler;
-    elastic.add(ddp).add(optimizer).add(scaler);
+    elastic.add(scaler);
     elastic.run(kSteps, [&](const ElasticStep& at) {
       optimizer.zero_grad();
       scaler.scale(loss_of(ddp(samples(at)))).backward();
@@ -352,12 +368,7 @@ TEST(ElasticTest, AStepThatIsDoneAgainFindsAScalerThatHasUnscaledNothing) {
       scaler.update();
     });
     EXPECT_EQ(scaler.get_scale(), GradScalerOptions().init_scale);
-    for (const at::Tensor& parameter : net->parameters()) ends[index].push_back(parameter.detach());
-  };
-  const auto guarded = [&](std::size_t index) { EXPECT_EQ(error_of([&] { member(index); }), ""); };
-  std::thread other([&] { guarded(1); });
-  guarded(0);
-  other.join();
+  });
   EXPECT_GE(broken, 1);
   for (const auto& end : ends) expect_equal_bits(end, serial_parameters(std::vector<int>(kSteps, 2)), "the scaled job");
 }
@@ -367,17 +378,8 @@ using Disturb = std::function<void(Moment moment, Elastic& elastic, const Elasti
 
 // Two members, whose steps `disturb` may break. Returns the parameters of both, and the number of calls of each step.
 std::pair<std::vector<std::vector<at::Tensor>>, std::vector<int>> run_two(const Disturb& disturb) {
-  ElasticJob job({.min = 2, .max = 2, .first = 2});
-  std::vector<std::vector<at::Tensor>> ends(2);
   std::vector<std::atomic<int>> calls(kSteps);
-  const auto member = [&](std::size_t index) {
-    Elastic elastic(job.options());
-    DdpOptions options;
-    options.process_group = elastic.group();
-    Mlp net;
-    DistributedDataParallel ddp(net, options);
-    torch::optim::SGD optimizer(ddp.parameters(), sgd());
-    elastic.add(ddp).add(optimizer);
+  auto ends = run_two_members<Mlp>(2, [&](Elastic& elastic, Mlp& net, auto& ddp, auto& optimizer) {
     elastic.run(kSteps, [&](const ElasticStep& at) {
       ++calls[static_cast<std::size_t>(at.step)];
       disturb(Moment::before_forward, elastic, at, net);
@@ -386,13 +388,8 @@ std::pair<std::vector<std::vector<at::Tensor>>, std::vector<int>> run_two(const 
       disturb(Moment::averaged, elastic, at, net);
       optimizer.step();
     });
-    for (const at::Tensor& parameter : net->parameters()) ends[index].push_back(parameter.detach());
-  };
-  const auto guarded = [&](std::size_t index) { EXPECT_EQ(error_of([&] { member(index); }), ""); };
-  std::thread other([&] { guarded(1); });
-  guarded(0);
-  other.join();
-  return {ends, std::vector<int>(calls.begin(), calls.end())};
+  });
+  return {std::move(ends), std::vector<int>(calls.begin(), calls.end())};
 }
 
 // One member has all averages and steps, the other has them too and fails before it steps.
@@ -445,29 +442,15 @@ struct AveragingImpl : torch::nn::Module {
 TORCH_MODULE(Averaging);
 
 TEST(ElasticTest, MembersWhoseBuffersDifferGoOn) {
-  ElasticJob job({.min = 1, .max = 2, .first = 2});
   std::atomic<int> broken{0};
-  std::vector<std::vector<at::Tensor>> ends(2);
-  const auto member = [&](std::size_t index) {
-    Elastic elastic(job.options());
-    DdpOptions options;
-    options.process_group = elastic.group();
-    Averaging net;
-    DistributedDataParallel ddp(net, options);
-    torch::optim::SGD optimizer(ddp.parameters(), sgd());
-    elastic.add(ddp).add(optimizer);
+  const auto ends = run_two_members<Averaging>(1, [&](Elastic& elastic, Averaging&, auto& ddp, auto& optimizer) {
     elastic.run(kSteps, [&](const ElasticStep& at) {
       if (at.step == 7 && at.rank == 1 && broken++ == 0) elastic.group()->abort("on purpose");
       optimizer.zero_grad();
       loss_of(ddp(samples(at))).backward();
       optimizer.step();
     });
-    for (const at::Tensor& parameter : net->parameters()) ends[index].push_back(parameter.detach());
-  };
-  const auto guarded = [&](std::size_t index) { EXPECT_EQ(error_of([&] { member(index); }), ""); };
-  std::thread other([&] { guarded(1); });
-  guarded(0);
-  other.join();
+  });
   EXPECT_EQ(broken, 2);
   for (const auto& end : ends) expect_equal_bits(end, serial_parameters(std::vector<int>(kSteps, 2)), "a member");
 }

@@ -73,16 +73,22 @@ std::string at_place(const CallRow& call) {
   return place.empty() ? "" : concat(" at ", place);
 }
 
+// A call of a rank and the call's group.
+struct Position {
+  const GroupTable* group = nullptr;
+  const CallRow* call = nullptr;  // null: the rank has made none
+};
+
 // The last call that a thread waits for; where there is none, the last call.
-const CallRow* position_of(const RankTable& rank) {
-  const CallRow* last = nullptr;
+Position position_of(const RankTable& rank) {
+  Position last;
   const auto is_waited_for = [](const CallRow& call) { return call.waited == Waited::yes; };
   for (const GroupTable& group : rank.groups) {
     for (const CallRow& call : group.calls) {
-      const bool is_better = last != nullptr && is_waited_for(call) != is_waited_for(*last)
+      const bool is_better = last.call != nullptr && is_waited_for(call) != is_waited_for(*last.call)
                                  ? is_waited_for(call)
-                                 : last == nullptr || call.called > last->called;
-      if (is_better) last = &call;
+                                 : last.call == nullptr || call.called > last.call->called;
+      if (is_better) last = {&group, &call};
     }
   }
   return last;
@@ -103,22 +109,13 @@ std::string process_words(const ProcessView& process, const Occasion& occasion) 
                                      : concat("; its process waits in ", process.system_call, "()");
 }
 
-// ", group group1", where the call is one of the rank's; nothing for the group of all ranks, which is meant elsewhere
-// too.
-std::string in_group(const RankTable& rank, const CallRow& call) {
-  for (const GroupTable& group : rank.groups) {
-    const bool has =
-        std::any_of(group.calls.begin(), group.calls.end(), [&](const CallRow& row) { return &row == &call; });
-    if (has && group.path != "default") return concat(", group ", group.path);
-  }
-  return "";
-}
-
 std::string position(const RankTable& rank, const Occasion& occasion) {
   const std::string name = concat("rank ", rank.rank, ": ");
-  const CallRow* const call = position_of(rank);
+  const auto [group, call] = position_of(rank);
   if (call == nullptr) return concat(name, "has made no call", process_words(rank.process, occasion));
-  const std::string what = concat(describe(*call), at_place(*call), in_group(rank, *call));
+  const std::string what = concat(describe(*call), at_place(*call),
+                                  // The group of all ranks is meant where none is named.
+                                  group->path == "default" ? "" : concat(", group ", group->path));
   if (call->outcome == Outcome::none) {
     const std::string age = occasion.is_over ? "" : concat(", for ", seconds(occasion.now - call->called));
     if (call->waited == Waited::no)

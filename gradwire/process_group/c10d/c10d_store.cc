@@ -277,15 +277,11 @@ class StoreOfC10d final : public Store {
   Value queue_pop_within(const std::string& queue, Milliseconds timeout) override {
     require_key("queue_pop", queue);
     require_timeout("queue_pop", timeout);
-    const Deadline deadline = Deadline::after(timeout);
-    for (Milliseconds pause{1};; pause = std::min(2 * pause, kLongestPause)) {
-      if (auto value = pop_now(queue)) return *std::move(value);
-      if (deadline.expired()) {
-        throw TimeoutError(
-            concat("c10d store: queue_pop: the queue ", queue, " had no element for ", timeout.count(), " ms"));
-      }
-      std::this_thread::sleep_for(std::min(pause, deadline.remaining()));
-    }
+    std::optional<Value> value;
+    const auto pops = [&] { return (value = pop_now(queue)).has_value(); };
+    if (succeeds_before(Deadline::after(timeout), pops)) return *std::move(value);
+    throw TimeoutError(
+        concat("c10d store: queue_pop: the queue ", queue, " had no element for ", timeout.count(), " ms"));
   }
   std::int64_t queue_length(const std::string& queue) override {
     require_key("queue_length", queue);
@@ -306,6 +302,15 @@ class StoreOfC10d final : public Store {
   static constexpr Milliseconds kMoment{500};
   static constexpr Milliseconds kLongestPause{50};
 
+  // Whether one of the calls of `look` returns true, the last of which is at the deadline.
+  template <class Look>
+  static bool succeeds_before(Deadline deadline, const Look& look) {
+    for (Milliseconds pause{1};; pause = std::min(2 * pause, kLongestPause)) {
+      if (look()) return true;
+      if (deadline.expired()) return false;
+      std::this_thread::sleep_for(std::min(pause, deadline.remaining()));
+    }
+  }
   // Empty where the queue is, also where another client has just taken its last element.
   std::optional<Value> pop_now(const std::string& queue) {
     if (queue_length(queue) == 0) return std::nullopt;
@@ -322,12 +327,10 @@ class StoreOfC10d final : public Store {
     if (check(keys)) return true;
     // Keys that have come stay, mostly, so one key is asked for at a time: many ranks may wait for the keys of all.
     std::size_t here = 0;
-    for (Milliseconds pause{1};; pause = std::min(2 * pause, kLongestPause)) {
+    return succeeds_before(deadline, [&] {
       while (here < keys.size() && check(keys.subspan(here, 1))) ++here;
-      if (here == keys.size()) return true;
-      if (deadline.expired()) return false;
-      std::this_thread::sleep_for(std::min(pause, deadline.remaining()));
-    }
+      return here == keys.size();
+    });
   }
   bool come_to_c10d(std::span<const std::string> keys, Milliseconds timeout) {
     try {

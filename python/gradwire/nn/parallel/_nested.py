@@ -63,7 +63,7 @@ def _moved_sequence(value: Any, move: Callable[[Tensor], Tensor]) -> Any:
     if all(item is before for item, before in zip(moved, value)):
         return value
     if isinstance(value, tuple):
-        return tuple(moved) if type(value) is tuple else type(value)(moved)
+        return type(value)(moved)
     copied = copy.copy(value)
     copied[:] = moved
     return copied
