@@ -63,7 +63,7 @@ void declare_elastic(CLI::App& app, RawOptions& raw) {
       "Hold an elastic job for hosts that --join it, without ranks; started again, it goes on from its journal",
       "HOST:PORT");
   add("--deaths-per-minute", raw.deaths_per_minute,
-      "End the job when more than N ranks die within a minute (default 10)", "N");
+      "End the job when more than N ranks die within a minute, or without that it comes further (default 10)", "N");
   add("--membership-log", raw.membership_log, "Write who took part, and when, to this new file", "FILE");
   add("--drop-slow", raw.drop_slow,
       "A rank leaves when its own part of so many steps in a row takes FACTOR times as long as the others'",

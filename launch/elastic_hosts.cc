@@ -116,6 +116,10 @@ void ElasticServer::wait_for_hosts(SignalQueue& signals) noexcept {
   while (has_hosts() && !patience.expired() && !signals.next_that_ends()) std::this_thread::sleep_for(kMoment);
 }
 
+std::string join_command(const std::string& address, const std::string& secret) {
+  return concat("gradwire-run --join ", address, secret.empty() ? "" : " --secret-file FILE", " -n N PROGRAM");
+}
+
 JoinedHost::JoinedHost(const NodeOptions& node, const std::string& secret, int ranks, SignalQueue& signals)
     : node_(node), store_(connect(node, secret, signals)) {
   if (const std::string version = store_->get(kVersionKey); version != GRADWIRE_VERSION) {
@@ -185,11 +189,12 @@ void JoinedHost::run() {
       problem = error.what();
     }
     // After the last step nobody trains on, so nothing is cut off: the ranks have the time to save their results.
-    const bool matters = !watch_->job_has_finished();
+    const bool matters = !watch_->course().has_finished();
     const auto silence = std::chrono::duration_cast<Milliseconds>(Deadline::Clock::now() - heard);
     if (talks && matters) tell_of_silence(problem, silence, told);
     failed_talks = talks ? (problem.empty() ? 0 : failed_talks + 1) : failed_talks;
     lock.lock();
+    course_ = watch_->course();
     if (found && wanted_epoch_ == wanted) wanted_epoch_ = 0;
     if (found) known_epoch_ = std::move(found);
     if (talks) {
@@ -222,6 +227,11 @@ std::optional<membership::Epoch> JoinedHost::epoch(std::int64_t number) {
   if (known_epoch_ && known_epoch_->number == number) return known_epoch_;
   wanted_epoch_ = number;
   return std::nullopt;
+}
+
+membership::JobCourse JoinedHost::course() {
+  const MutexLock lock(mutex_);
+  return course_;
 }
 
 void JoinedHost::on_death() {

@@ -55,6 +55,9 @@ class ElasticServer final {
   membership::HostList hosts_;
 };
 
+// The command with which a host joins the job at `address`, for users. With a secret it names the option for the file.
+std::string join_command(const std::string& address, const std::string& secret);
+
 // This host in a job that another host's launcher holds. A thread of its own says that this host is there, and reports
 // the members of this host that die.
 class JoinedHost final {
@@ -84,6 +87,8 @@ class JoinedHost final {
   // An epoch of the job, as the coordinator decided it, where that is known here. Else has it asked for, so that a
   // later call may know. Does not block.
   std::optional<membership::Epoch> epoch(std::int64_t number);
+  // How the job goes, as far as this host has read its log. Does not block.
+  membership::JobCourse course();
   // A process of this host has ended: looks now whether it was a member. Does not block.
   void on_death();
   // No process of this host will come again. Ends the thread, reports the last deaths, and returns why the ranks had to
@@ -116,6 +121,7 @@ class JoinedHost final {
   bool talked_well_ GRADWIRE_GUARDED_BY(mutex_) = false;       // the newest talk to the store
   std::int64_t wanted_epoch_ GRADWIRE_GUARDED_BY(mutex_) = 0;  // by epoch(), until it is known; 0: none
   std::optional<membership::Epoch> known_epoch_ GRADWIRE_GUARDED_BY(mutex_);
+  membership::JobCourse course_ GRADWIRE_GUARDED_BY(mutex_);
   std::string reason_ GRADWIRE_GUARDED_BY(mutex_);
   bool silent_ GRADWIRE_GUARDED_BY(mutex_) = false;  // the store has not answered
   Thread thread_;                                    // the last: it uses the others until it is joined

@@ -91,6 +91,14 @@ std::optional<EpochMembers> epoch_of_journal(const std::string& journal, std::in
   }
 }
 
+membership::JobCourse course_of(const std::string& journal) {
+  try {
+    return membership::course_in_journal(journal);
+  } catch (const Error&) {
+    return {};  // the coordinator has not begun
+  }
+}
+
 // Starts this host's ranks, and returns how they ended. `finish` returns what to tell then.
 template <class Finish>
 int supervise(const Options& options, SignalQueue& signals, RendezvousFolder& folder, int front_fd, JobVariables job,
@@ -153,21 +161,27 @@ int run_elastic(const Options& options, const std::string& secret, SignalQueue& 
     job.job_id = server->job_id();
     job.run_id = server->run_id();
     elastic.has_hosts = [&] { return server->has_hosts(); };
-    say_unless_it_waits(concat("other hosts join with: gradwire-run --join ", server->address(), " -n N PROGRAM"));
+    say_unless_it_waits(concat("other hosts join with: ", join_command(server->address(), secret)));
   }
   try {
     elastic.journal = options.elastic->log.empty() ? folder.store_file(0) + "-memberships" : options.elastic->log;
     elastic.coordinator = coordinator_of(options, elastic.journal, job);
     elastic.deaths_per_minute = options.elastic->deaths_per_minute;
     const std::string journal = elastic.journal;
+    elastic.course = [journal] { return course_of(journal); };
     view.elastic = std::move(elastic);
     const auto epochs = [&](std::int64_t number) { return epoch_of_journal(journal, number); };
     const auto finish = [&](const JobOutcome& outcome) {
       std::string text = report_of(options, outcome);
+      int code = outcome.exit_code();
+      if (code == 0 && course_of(journal).has_lost_state()) {
+        code = kLostStateExit;
+        text = concat("gradwire-run: the job has failed: ", membership::kStateIsLost, "\n");
+      }
       const std::string without_words =
-          outcome.exit_code() == 0 ? "its last step was counted" : "it failed; the launcher that began it says why";
+          code == 0 ? "its last step was counted" : "it failed; the launcher that began it says why";
       if (server != nullptr) server->end(text.empty() ? without_words : last_line(text));
-      return std::pair(outcome.exit_code(), text);
+      return std::pair(code, text);
     };
     const int code = supervise(options, signals, folder, front_fd, std::move(job), view, epochs, finish);
     if (server != nullptr) server->wait_for_hosts(signals);
@@ -196,6 +210,7 @@ int run_joined(const Options& options, const std::string& secret, SignalQueue& s
   JobView view{.names = {}, .alarm_fd = host.alarm_fd(), .job_end = job_end};
   view.elastic.emplace();
   view.elastic->deaths_per_minute = options.elastic->deaths_per_minute;
+  view.elastic->course = [&] { return host.course(); };
   view.elastic->answers = [&] { return host.answers(); };
   view.elastic->on_death = [&] { host.on_death(); };
   const auto epochs = [&](std::int64_t number) -> std::optional<EpochMembers> {

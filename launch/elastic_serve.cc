@@ -38,8 +38,8 @@ int serve(const Options& options, const std::string& secret, SignalQueue& signal
                                  coordinator_options(job, options.ranks, job.log, options.node.heartbeat_timeout));
   const std::string address = server.address();
   if (goes_on) say_unless_it_waits(concat("the elastic job at ", address, " goes on from its journal ", job.log));
-  say_unless_it_waits(concat("hosts join with: gradwire-run --join ", address, " -n N PROGRAM"));
-  while (!coordinator.roster().finished || server.has_hosts()) {
+  say_unless_it_waits(concat("hosts join with: ", join_command(address, secret)));
+  while (!coordinator.roster().is_over() || server.has_hosts()) {
     if (const auto signal = signals.next_that_ends()) {
       server.end(concat("gradwire-run --serve was ended by ", name_of_signal(*signal)));
       server.wait_for_hosts(signals);
@@ -47,10 +47,12 @@ int serve(const Options& options, const std::string& secret, SignalQueue& signal
     }
     coordinator.step(kWait);
   }
-  server.end("its last step was counted");
+  const bool is_lost = coordinator.roster().lost;
+  const char* const why = is_lost ? membership::kStateIsLost : "its last step was counted";
+  server.end(why);
   server.wait_for_hosts(signals);
-  say_unless_it_waits("the job has ended: its last step was counted, and all hosts have left");
-  return 0;
+  say_unless_it_waits(concat("the job has ", is_lost ? "failed: " : "ended: ", why, ", and all hosts have left"));
+  return is_lost ? kLostStateExit : 0;
 }
 
 }  // namespace

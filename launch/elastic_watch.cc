@@ -62,18 +62,32 @@ ElasticWatch::Answer ElasticWatch::on_coordinator_end() {
                  ", and goes on from its journal as a new process\n")};
 }
 
-ElasticWatch::Answer ElasticWatch::on_rank_death(int rank, const ProcessEnd& end) {
+ElasticWatch::Answer ElasticWatch::on_rank_death(const EarlierDeath& death,
+                                                 std::function<std::vector<std::string>()> last_lines) {
   if (view_.on_death) view_.on_death();
   const int deaths = rank_deaths_.add(Deadline::Clock::now());
-  const std::string what = concat("gradwire-run: rank ", ranks_.number_of(rank), " died of ", describe(end));
-  if (deaths > view_.deaths_per_minute && (!view_.answers || view_.answers())) {
-    return {.text = concat(what, "; that is death ", deaths, " within a minute, more than --deaths-per-minute ",
-                           view_.deaths_per_minute,
-                           view_.coordinator ? ", so the job ends\n" : ", so this host leaves the job\n")};
+  const membership::JobCourse course = view_.course();
+  begin_row(course.furthest_step());
+  const std::string what =
+      concat("gradwire-run: rank ", ranks_.number_of(death.rank), " died of ", describe(death.end));
+  const char* const end = view_.coordinator ? ", so the job ends\n" : ", so this host leaves the job\n";
+  const auto too_many = [&](int number, const std::string& since) {
+    return Answer{.text = concat(what, "; that is death ", number, " ", since, ", more than --deaths-per-minute ",
+                                 view_.deaths_per_minute, end)};
+  };
+  if (course.has_lost_state()) return {.text = concat(what, "; ", membership::kStateIsLost, end)};
+  if (!view_.answers || view_.answers()) {
+    if (deaths > view_.deaths_per_minute) return too_many(deaths, "within a minute");
+    // The log may not have this death yet.
+    if (const int in_a_row = course.deaths_in_a_row(); in_a_row > view_.deaths_per_minute) {
+      return too_many(
+          in_a_row, concat("of a member since the job last came further, which was at step ", course.furthest_step()));
+    }
   }
   Answer answer{true, true, concat(what, ", and a new process takes its place (death ", deaths, " within a minute)\n")};
   try {
-    ranks_.start_again(rank);
+    ranks_.start_again(death.rank);
+    if (!first_of_row_) first_of_row_ = {death, std::move(last_lines)};
   } catch (const LaunchError& error) {
     // The program's file may be written at this moment, or there may be too many processes.
     answer.is_replaced = false;
@@ -82,6 +96,19 @@ ElasticWatch::Answer ElasticWatch::on_rank_death(int rank, const ProcessEnd& end
         concat("gradwire-run: ", error.what(), answer.goes_on ? "; the job goes on without this rank\n" : "\n");
   }
   return answer;
+}
+
+void ElasticWatch::begin_row(std::int64_t furthest_step) {
+  if (furthest_step <= furthest_step_) return;
+  furthest_step_ = furthest_step;
+  first_of_row_.reset();
+}
+
+std::optional<EarlierDeath> ElasticWatch::first_of_row() const {
+  if (!first_of_row_) return std::nullopt;
+  EarlierDeath death = first_of_row_->death;
+  death.last_lines = first_of_row_->last_lines();
+  return death;
 }
 
 }  // namespace gradwire::launch

@@ -4,13 +4,17 @@
 // that failed gets a new process.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "gradwire/membership/job_course.h"
 #include "launch/death_rate.h"
 #include "launch/death_watch.h"
 #include "launch/rank_set.h"
+#include "launch/report.h"
 
 namespace gradwire::launch {
 
@@ -18,8 +22,11 @@ namespace gradwire::launch {
 struct ElasticView {
   // The program that decides who takes part; it is started again when it ends. Empty: it runs on another host.
   std::optional<RankCommand> coordinator;
-  std::string journal = {};    // the path of the coordinator's journal
-  int deaths_per_minute = 10;  // of ranks, and of the coordinator; more end this launcher's part
+  std::string journal = {};  // the path of the coordinator's journal
+  // Of ranks, and of the coordinator: more end this launcher's part. So do more deaths of ranks between which the job
+  // did not come further.
+  int deaths_per_minute = 10;
+  std::function<membership::JobCourse()> course;  // how the job goes, as far as it is known here; never null
   // Whether ranks of other hosts still need this host's coordinator, when the ranks of this host have ended well. Null:
   // there are no other hosts.
   std::function<bool()> has_hosts = nullptr;
@@ -59,9 +66,15 @@ class ElasticWatch final {
   };
   // The coordinator has ended: starts it again, unless it ends too often.
   Answer on_coordinator_end();
-  // A rank, numbered from 0 on this host, has ended badly and was reaped: counts the death, and starts a new process in
-  // its place, unless ranks die too often.
-  Answer on_rank_death(int rank, const ProcessEnd& end);
+  // A rank has ended badly and was reaped: counts the death, and starts a new process in its place, unless ranks die
+  // too often, or nobody holds the state of the job. `last_lines` returns EarlierDeath::last_lines, once all output was
+  // read.
+  Answer on_rank_death(const EarlierDeath& death, std::function<std::vector<std::string>()> last_lines);
+  // The first of the deaths between which the job did not come further, where on_rank_death() has answered that the job
+  // ends; nothing where there was one death only. Call after all output was read.
+  std::optional<EarlierDeath> first_of_row() const;
+  // Whether the job has ended because nobody holds its state.
+  bool has_lost_state() const { return view_.course().has_lost_state(); }
 
  private:
   const ElasticView view_;
@@ -69,7 +82,16 @@ class ElasticWatch final {
   RankSet& ranks_;
   DeathWatch& deaths_;
   RankProcess coordinator_;  // pid -1: none
+  // Forgets the deaths after which the job has come further.
+  void begin_row(std::int64_t furthest_step);
+
   DeathRate rank_deaths_;
+  std::int64_t furthest_step_ = -1;  // of the job at the last death
+  struct First {
+    EarlierDeath death;
+    std::function<std::vector<std::string>()> last_lines;
+  };
+  std::optional<First> first_of_row_;
   DeathRate coordinator_deaths_;
 };
 

@@ -11,6 +11,7 @@ namespace gradwire::launch {
 
 // The launcher's own exit codes. Exit codes of ranks are passed through (see JobOutcome::exit_code()).
 inline constexpr int kUsageExit = 2;            // bad options; nothing was started
+inline constexpr int kLostStateExit = 121;      // nobody holds the state of an elastic job, and no rank here failed
 inline constexpr int kHostsFailedExit = 122;    // the hosts did not connect: refused, or missing in time
 inline constexpr int kHostLostExit = 123;       // a host of the job vanished
 inline constexpr int kTimeoutExit = 124;        // --timeout passed; the same code as timeout(1)

@@ -232,6 +232,12 @@ std::vector<std::string> Output::last_error_lines(int rank) const {
                                      : last_lines_of_file(error_file(rank), earlier_.at(rank));
 }
 
+std::function<std::vector<std::string>()> Output::error_lines_of_process(int rank) const {
+  // In a file, the next process's lines come behind.
+  if (!options_.log_folder.empty()) return [lines = last_error_lines(rank)] { return lines; };
+  return [last = last_.at(rank)] { return last->lines(); };
+}
+
 std::string Output::error_file(int rank) const {
   return options_.log_folder.empty() ? std::string() : log_path(options_, names_.first_rank + rank, ".err");
 }

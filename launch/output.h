@@ -73,6 +73,9 @@ class Output {
 
   // The last lines of a rank's stderr. Complete after drain().
   std::vector<std::string> last_error_lines(int rank) const;
+  // The same of the process that the rank has now, also after another one has taken its place. The lines are complete
+  // after drain(); this object outlives the function.
+  std::function<std::vector<std::string>()> error_lines_of_process(int rank) const;
   // The file of a rank's stderr; empty without --log-dir.
   std::string error_file(int rank) const;
 

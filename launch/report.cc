@@ -31,17 +31,17 @@ bool is_full(const std::string& file) {
   return !file.empty() && ::statvfs(file.c_str(), &disk) == 0 && disk.f_blocks > 0 && disk.f_bavail == 0;
 }
 
-std::string quoted(const JobOutcome& outcome) {
-  const std::string place = outcome.error_file.empty() ? "" : concat(" (all of it is in ", outcome.error_file, ")");
-  if (outcome.last_lines.empty() && is_full(outcome.error_file)) {
-    return concat(kName, "what it wrote to stderr may be lost: there is no room left on the disk of ",
-                  outcome.error_file, "\n");
+std::string quoted(const std::vector<std::string>& last_lines, const std::string& error_file) {
+  const std::string place = error_file.empty() ? "" : concat(" (all of it is in ", error_file, ")");
+  if (last_lines.empty() && is_full(error_file)) {
+    return concat(kName, "what it wrote to stderr may be lost: there is no room left on the disk of ", error_file,
+                  "\n");
   }
-  if (outcome.last_lines.empty()) return concat(kName, "it wrote nothing to stderr\n");
-  std::string text = outcome.last_lines.size() == 1
+  if (last_lines.empty()) return concat(kName, "it wrote nothing to stderr\n");
+  std::string text = last_lines.size() == 1
                          ? concat(kName, "its last line of stderr", place, ":\n")
-                         : concat(kName, "its last ", outcome.last_lines.size(), " lines of stderr", place, ":\n");
-  for (const auto& line : outcome.last_lines) text += concat("  | ", line, "\n");
+                         : concat(kName, "its last ", last_lines.size(), " lines of stderr", place, ":\n");
+  for (const auto& line : last_lines) text += concat("  | ", line, "\n");
   return text;
 }
 
@@ -63,10 +63,23 @@ std::string how_ranks_ended(const JobOutcome& outcome, std::optional<int> told_a
              : concat(kName, told_already ? "the others ended so: " : "the ranks ended so: ", join(parts, "; "), "\n");
 }
 
-std::string first_death(const JobOutcome& outcome) {
-  const ProcessEnd& end = *outcome.ends[*outcome.first_bad];
-  return concat(kName, "rank ", outcome.first_rank + *outcome.first_bad, " died first, of ", describe(end), hint(end),
-                ", ", seconds(outcome.first_bad_after), " after the start\n");
+std::string how_one_died(int rank, const char* which, const ProcessEnd& end, std::chrono::milliseconds after) {
+  return concat(kName, "rank ", rank, " died ", which, ", of ", describe(end), hint(end), ", ", seconds(after),
+                " after the start\n");
+}
+
+// The deaths that ended the job: one, or the first and the last of several.
+std::string deaths(const JobOutcome& outcome) {
+  std::string text;
+  if (const auto& earlier = outcome.earlier) {
+    text = concat(how_one_died(outcome.first_rank + earlier->rank, "first", earlier->end, earlier->after),
+                  quoted(earlier->last_lines, earlier->error_file));
+  }
+  const int last = *outcome.first_bad;
+  return concat(text,
+                how_one_died(outcome.first_rank + last, outcome.earlier ? "last" : "first", *outcome.ends[last],
+                             outcome.first_bad_after),
+                quoted(outcome.last_lines, outcome.error_file));
 }
 
 // The text of an error without the number of the rank that threw it: "on rank 2 of 4" becomes "on this rank of 4".
@@ -97,7 +110,7 @@ bool JobOutcome::ended_with_coordinator() const noexcept {
 
 int JobOutcome::exit_code() const noexcept {
   if (launch_failed) return kLaunchFailedExit;
-  if (first_bad && !interrupted_first && late.empty()) return ends[*first_bad]->exit_code();
+  if (first_bad && !interrupted_first && late.empty()) return (earlier ? earlier->end : *ends[*first_bad]).exit_code();
   if (interrupted_by != 0) return 128 + interrupted_by;
   if (!late.empty() || late_hosts) return kTimeoutExit;
   return unkillable.empty() ? 0 : kLaunchFailedExit;
@@ -154,7 +167,7 @@ std::string report(const JobOutcome& outcome, std::chrono::milliseconds timeout)
   } else if (outcome.stopped_first) {
     text += concat(kName, "the ranks of this host were stopped, because the job failed on another host\n");
   } else if (outcome.quotes_last_lines()) {
-    text += first_death(outcome) + quoted(outcome);
+    text += deaths(outcome);
     first = outcome.first_bad;
   }
   if (!text.empty()) text += how_ranks_ended(outcome, first);

@@ -13,12 +13,24 @@
 
 namespace gradwire::launch {
 
+// The death of a process whose place another one took.
+struct EarlierDeath {
+  int rank = 0;  // counts from this host's first
+  ProcessEnd end;
+  std::chrono::milliseconds after{};    // from the start of the job
+  std::vector<std::string> last_lines;  // of its stderr
+  std::string error_file;               // the file of that stderr, with --log-dir
+};
+
 struct JobOutcome {
   int first_rank = 0;                           // the number of this host's first rank; what follows counts from it
   std::vector<std::optional<ProcessEnd>> ends;  // by rank; empty for a rank that even SIGKILL did not end in time
   std::optional<int> first_bad;                 // the first rank that failed, by its exit code or by a signal
   std::chrono::milliseconds first_bad_after{};  // from the start of the job
   std::chrono::system_clock::time_point first_bad_at{};
+  // Of an elastic job: the first of the deaths between which the job did not come further, of which that of `first_bad`
+  // is the last. It is the likely cause.
+  std::optional<EarlierDeath> earlier;
   // What its calls tell of the first rank that failed.
   enum class Calls {
     unknown,        // nothing is recorded

@@ -71,6 +71,28 @@ TEST(Report, AnErrorOfSeveralRanksIsToldOnceWithTheRanks) {
   EXPECT_EQ(shared_errors(outcome, lines), "") << "two errors, each of one rank";
 }
 
+TEST(Report, AnElasticJobTellsOfTheFirstAndTheLastOfTheDeathsThatEndedIt) {
+  auto outcome = outcome_of({kGood, kSeven});
+  outcome.first_rank = 4;
+  outcome.first_bad = 1;
+  outcome.first_bad_after = std::chrono::milliseconds(9000);
+  outcome.last_lines = {"PeerError: no member holds the state"};
+  outcome.earlier = EarlierDeath{.rank = 0,
+                                 .end = {false, 3, false},
+                                 .after = std::chrono::milliseconds(2000),
+                                 .last_lines = {"ValueError: the cause"},
+                                 .error_file = ""};
+  EXPECT_EQ(outcome.exit_code(), 3);
+  EXPECT_EQ(report(outcome, kTimeout),
+            "gradwire-run: rank 4 died first, of exit code 3, 2 s after the start\n"
+            "gradwire-run: its last line of stderr:\n"
+            "  | ValueError: the cause\n"
+            "gradwire-run: rank 5 died last, of exit code 7, 9 s after the start\n"
+            "gradwire-run: its last line of stderr:\n"
+            "  | PeerError: no member holds the state\n"
+            "gradwire-run: the others ended so: rank 4: exit code 0\n");
+}
+
 TEST(Report, OneRankAlone) {
   auto outcome = outcome_of({kSeven});
   outcome.first_bad = 0;

@@ -58,7 +58,7 @@ JobOutcome Supervisor::run(const std::vector<RankCommand>& ranks) {
   }
   serve_other_hosts();
   phases_.enter(Phase::gone, now());
-  elastic_.reset();
+  if (elastic_) elastic_->stop();
   // Before all processes that this one started are cleared away: one of them finds the lines.
   output_.say(finish_lookup());
   clear_leftovers();
@@ -67,6 +67,7 @@ JobOutcome Supervisor::run(const std::vector<RankCommand>& ranks) {
   if (outcome_.first_bad) {
     outcome_.last_lines = output_.last_error_lines(*outcome_.first_bad);
     outcome_.error_file = output_.error_file(*outcome_.first_bad);
+    if (ended_by_row_) outcome_.earlier = elastic_->first_of_row();
     if (view_.flight != nullptr) outcome_.first_bad_calls = view_.flight->calls_of(*outcome_.first_bad);
   }
   stall_.diagnose_end(outcome_, [&](int rank) { return output_.last_error_lines(rank); });
@@ -99,7 +100,8 @@ void Supervisor::check_stall() {
 
 void Supervisor::serve_other_hosts() {
   constexpr milliseconds kLook{50};
-  while (elastic_ && phases_.is(Phase::running) && outcome_.exit_code() == 0 && elastic_->has_hosts()) {
+  while (elastic_ && phases_.is(Phase::running) && outcome_.exit_code() == 0 && elastic_->has_hosts() &&
+         !elastic_->has_lost_state()) {
     if (phases_.is_late(now())) {
       outcome_.late_hosts = true;
       return;
@@ -248,10 +250,16 @@ void Supervisor::on_rank_end(int rank) {
     if (!text.empty()) return;
   }
   if (elastic_ && phases_.is(Phase::running) && outcome_.interrupted_by == 0) {
-    const ElasticWatch::Answer answer = elastic_->on_rank_death(rank, end);
+    const EarlierDeath death{.rank = rank,
+                             .end = end,
+                             .after = std::chrono::duration_cast<milliseconds>(now() - started_),
+                             .last_lines = {},
+                             .error_file = output_.error_file(rank)};
+    const ElasticWatch::Answer answer = elastic_->on_rank_death(death, output_.error_lines_of_process(rank));
     output_.say(answer.text);
     if (answer.is_replaced) outcome_.ends[rank].reset();
     if (answer.goes_on) return;
+    ended_by_row_ = true;
   }
   outcome_.first_bad = rank;
   outcome_.first_bad_after = std::chrono::duration_cast<milliseconds>(now() - started_);

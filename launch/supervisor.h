@@ -122,7 +122,8 @@ class Supervisor {
   EndPhases::Time started_{};
   JobOutcome outcome_;
   int late_interruption_ = 0;
-  bool hosts_kill_ = false;  // JobView::gentle: the second SIGINT was passed on
+  bool ended_by_row_ = false;  // an elastic job was ended because of its deaths
+  bool hosts_kill_ = false;    // JobView::gentle: the second SIGINT was passed on
 };
 
 }  // namespace gradwire::launch

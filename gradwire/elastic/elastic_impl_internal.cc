@@ -124,11 +124,7 @@ ElasticEnd Elastic::Impl::run(std::int64_t steps, const std::function<void(const
     give_up_epoch("");
   }
   give_up_epoch("");
-  throw PeerError(
-      "Elastic::run(): no member holds the state of the job any more, because those that held it died or left "
-      "together; "
-      "start the job again from a checkpoint",
-      {});
+  throw member.state_is_lost();
 }
 
 bool Elastic::Impl::leaves_now() {

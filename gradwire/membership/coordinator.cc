@@ -116,6 +116,7 @@ void Coordinator::set_deadlines(std::size_t late_before) {
   } else if (first_wait_.point() == Deadline::never().point() && !roster().members.empty()) {
     first_wait_ = Deadline::after(options_.first_wait);
   }
+  note_shortage();
   const std::size_t late = late_members(roster()).size();
   if (late == 0) {
     stall_ = Deadline::never();
@@ -126,6 +127,22 @@ void Coordinator::set_deadlines(std::size_t late_before) {
     stall_ = Deadline::after(options_.stall_timeout);
     patient_epoch_ = roster().epoch;
   }
+}
+
+// Before the first epoch the members wait for first_wait.
+void Coordinator::note_shortage() {
+  const bool is_short = roster().lacking > 0 && (roster().epoch > 0 || roster().hurried);
+  if (std::exchange(is_short_, is_short) == is_short) return;
+  shortage_ = is_short ? Deadline::after(options_.shortage_wait) : Deadline::never();
+}
+
+void Coordinator::tell_of_shortage() {
+  shortage_ = Deadline::never();
+  if (!options_.tell) return;
+  const int present = roster().options.min - roster().lacking;
+  options_.tell(concat("the job stands still: ", present, present == 1 ? " rank waits" : " ranks wait",
+                       " for others, and a step needs at least ", roster().options.min, " (MIN); it goes on when ",
+                       roster().lacking, " more ", roster().lacking == 1 ? "joins" : "join"));
 }
 
 void Coordinator::tell_of(const Slow& event) const {
@@ -194,6 +211,7 @@ void Coordinator::look_for_the_dead() {
     }
   }
   if (first_wait_.expired() && !roster().hurried) log_.append(Hurry{});
+  if (shortage_.expired()) tell_of_shortage();
 }
 
 void Coordinator::look_for_silent_hosts() {

@@ -35,9 +35,13 @@ struct CoordinatorOptions {
   // A host other than this one whose launcher is not heard of for so long (host_watch.h) is gone, and its members are
   // dead.
   Milliseconds host_timeout = std::chrono::seconds(10);
+  // How long members wait for others before the user is told that they are fewer than RosterOptions::min: a process
+  // that takes the place of a dead one needs some time.
+  Milliseconds shortage_wait = std::chrono::seconds(10);
   // The rule for slow members, for all members in place of their own.
   std::optional<SlowRule> slow = std::nullopt;
-  // Called by step() with a sentence for the user, when a member is slow, and when members do not reach each other.
+  // Called by step() with a sentence for the user, when a member is slow, when members do not reach each other, and
+  // when there are too few.
   std::function<void(const std::string& sentence)> tell = nullptr;
 };
 
@@ -83,6 +87,9 @@ class Coordinator {
   void set_deadlines(std::size_t late_before);
   void look_for_the_dead();
   void look_for_silent_hosts();
+  // Begins or ends the wait for more members, after an event.
+  void note_shortage();
+  void tell_of_shortage();
   void tell_of(const Slow& event) const;
   // What was decided about members that told that they do not reach others.
   void tell_of(const std::vector<Unreachable>& told);
@@ -98,9 +105,11 @@ class Coordinator {
   Deadline next_host_look_ = Deadline::after(Milliseconds(0));
   Deadline first_wait_ = Deadline::never();
   Deadline stall_ = Deadline::never();
-  std::int64_t waits_ = 0;          // how often that wait has begun
-  std::int64_t patient_epoch_ = 0;  // whose members know of that wait; 0: none
-  std::string last_told_;           // of members that do not reach each other
+  std::int64_t waits_ = 0;                 // how often that wait has begun
+  std::int64_t patient_epoch_ = 0;         // whose members know of that wait; 0: none
+  std::string last_told_;                  // of members that do not reach each other
+  Deadline shortage_ = Deadline::never();  // when to tell of it; never: it was told, or there is none
+  bool is_short_ = false;                  // whether members waited for others after the last event
 };
 
 }  // namespace gradwire::membership

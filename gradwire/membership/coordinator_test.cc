@@ -649,6 +649,57 @@ TEST_F(CoordinatorTest, OfAMemberThatHasDiedTheUserIsNotToldThatItIsOutOfReach) 
   EXPECT_EQ(told, std::vector<std::string>{});
 }
 
+TEST_F(CoordinatorTest, TheUserIsToldOnceThatTooFewMembersWait) {
+  std::vector<std::string> told;
+  CoordinatorOptions short_wait = options_that_tell(told, 2);
+  short_wait.roster.min = 2;
+  short_wait.shortage_wait = Milliseconds(0);
+  Coordinator coordinator(store_, short_wait);
+  auto members = members_of_first_epoch(coordinator, 2);
+  EXPECT_EQ(told, std::vector<std::string>{}) << "before the first epoch there is another time limit";
+  EventLog log(store_);
+  log.append(Died{2, "was killed"});
+  for (int looks = 0; looks < 3; ++looks) settle(coordinator);
+  EXPECT_EQ(told, std::vector<std::string>{}) << "member 1 is in a step";
+  log.append(Ready{1, 1});
+  for (int looks = 0; looks < 3; ++looks) settle(coordinator);
+  EXPECT_EQ(told, std::vector<std::string>{"the job stands still: 1 rank waits for others, and a step needs at least 2 "
+                                           "(MIN); it goes on when 1 more joins"});
+  const auto newcomer = join(coordinator);
+  settle(coordinator);
+  EXPECT_EQ(coordinator.roster().epoch, 2);
+  for (const std::int64_t member : {members[0]->number(), newcomer->number()}) log.append(Ready{member, 2});
+  settle(coordinator);
+  log.append(Died{1, "was killed"});
+  log.append(Ready{newcomer->number(), 3});
+  for (int looks = 0; looks < 3; ++looks) settle(coordinator);
+  EXPECT_EQ(told.size(), 2U) << "a second shortage";
+}
+
+// A member that has not seen the end itself does not wait for an epoch that never comes.
+TEST_F(CoordinatorTest, MembersThatWaitLearnThatNobodyHoldsTheState) {
+  Coordinator coordinator(store_, options(1, 1, 1));
+  const auto first = join(coordinator);
+  const auto waits = join(coordinator);
+  settle(coordinator);
+  ASSERT_TRUE(first->meet());
+  std::atomic<bool> stop{false};
+  std::thread server([&] { coordinator.run(stop); });
+  auto ended = std::async(std::launch::async, [&] { return waits->meet(); });
+  const PeerError told = first->state_is_lost();
+  EXPECT_TRUE(course_in_journal(folder_ / "journal").has_lost_state())
+      << "the member went before the coordinator had written down the end";
+  try {
+    ended.get();
+    ADD_FAILURE() << "there is no epoch";
+  } catch (const PeerError& error) {
+    EXPECT_STREQ(error.what(), told.what());
+  }
+  stop = true;
+  server.join();
+  EXPECT_FALSE(first->job_has_finished());
+}
+
 TEST_F(CoordinatorTest, ARuleThatMakesNoSenseIsRefused) {
   CoordinatorOptions bad = options(1, 1, 1);
   bad.slow = SlowRule{.factor = 0.5};

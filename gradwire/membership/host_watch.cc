@@ -51,6 +51,7 @@ void HostWatch::follow() {
     store_name_ = std::move(now);
     next_event_ = 1;
     alive_.clear();
+    course_ = {};
   }
   const Deadline enough = Deadline::after(kFollowAtOnce);
   has_read_all_ = false;
@@ -64,6 +65,7 @@ void HostWatch::follow() {
     const std::int64_t number = next_event_++;
     const std::optional<Event> event = known_event_of(*text);
     if (!event) continue;  // the coordinator refuses whoever wrote it
+    course_.add(*event);
     if (const auto* joined = std::get_if<Joined>(&*event); joined != nullptr && joined->host == host_)
       alive_[number] = joined->identity;
     const auto goes = [this](std::int64_t member) {
@@ -71,10 +73,7 @@ void HostWatch::follow() {
     };
     if (const auto* left = std::get_if<Left>(&*event)) goes(left->member);
     if (const auto* died = std::get_if<Died>(&*event)) goes(died->member);  // or left while it waited
-    if (const auto* done = std::get_if<Done>(&*event)) {
-      alive_.erase(done->member);
-      job_has_finished_ = true;
-    }
+    if (const auto* done = std::get_if<Done>(&*event)) alive_.erase(done->member);
   }
   has_read_all_ = true;
   look_up_drops();

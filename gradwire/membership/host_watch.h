@@ -14,6 +14,7 @@
 #include "gradwire/base/deadline.h"
 #include "gradwire/base/watched_time.h"
 #include "gradwire/membership/event_log.h"
+#include "gradwire/membership/job_course.h"
 #include "gradwire/store/store.h"
 
 namespace gradwire::membership {
@@ -36,8 +37,8 @@ class HostWatch final {
   // Reads a long log in parts: while has_read_all() is false, it reports nobody, and the next look goes on.
   void look_for_the_dead(bool has_news = false);
   bool has_read_all() const noexcept { return has_read_all_; }
-  // Whether a member has told that the last step was counted, as far as this object has read.
-  bool job_has_finished() const noexcept { return job_has_finished_; }
+  // How the job goes, as far as this object has read.
+  const JobCourse& course() const noexcept { return course_; }
   // Why members of this host had to leave the job: of one of them, as part of a sentence, "member 4 had to leave,
   // because it and member 2 do not reach each other". Nothing where none had to, where one did because it was slow (the
   // coordinator says that), and before look_for_the_dead() has read that it has left.
@@ -60,7 +61,7 @@ class HostWatch final {
   std::string store_name_;  // the value of kStoreKey
   std::int64_t next_event_;
   bool has_read_all_ = true;  // of the events that there were
-  bool job_has_finished_ = false;
+  JobCourse course_;
   std::map<std::int64_t, std::string> alive_;  // the identities of this host's members, by number
   std::vector<std::int64_t> left_;             // members of this host, until why_dropped_ has been asked for
   std::optional<std::string> why_dropped_;

@@ -240,6 +240,17 @@ std::optional<Epoch> epoch_in_journal(const std::string& path, std::int64_t numb
   return std::nullopt;
 }
 
+JobCourse course_in_journal(const std::string& path) {
+  JobCourse course;
+  for (const std::string& line : lines_of_journal(path)) {
+    std::int64_t number = 0;
+    std::string text;
+    if (!is_event(line, number, text)) continue;
+    if (const std::optional<Event> event = known_event_of(text)) course.add(*event);
+  }
+  return course;
+}
+
 std::vector<PlayedEpoch> read_membership_log(const std::string& path) {
   const std::vector<std::string> lines = lines_of_journal(path);
   std::vector<PlayedEpoch> played;
@@ -280,9 +291,10 @@ std::map<std::string, std::string> restored_store(const std::string& path) {
     std::string text;
     if (const std::optional<Put> decision = decision_of(path, line)) {
       const std::optional<Epoch> epoch = epoch_in(*decision);
-      if (epoch && epoch->finished) {
+      if (epoch && (epoch->finished || epoch->lost)) {
         throw InvalidArgument(concat("the job of the journal ", path,
-                                     " has ended: its last step was counted; give another job a journal of its own"));
+                                     " has ended: ", epoch->finished ? "its last step was counted" : kStateIsLost,
+                                     "; give another job a journal of its own"));
       }
       keys[decision->key] = decision->value;
     } else if (is_event(line, number, text)) {

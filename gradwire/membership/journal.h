@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "gradwire/base/os_handles.h"
+#include "gradwire/membership/job_course.h"
 #include "gradwire/membership/roster.h"
 
 namespace gradwire::membership {
@@ -66,6 +67,9 @@ bool has_begun(const std::string& path);
 // Throws StoreError when the file cannot be read or is no journal.
 std::optional<Epoch> epoch_in_journal(const std::string& path, std::int64_t number);
 
+// Returns how the job of the journal at `path` goes. Throws StoreError when the file cannot be read or is no journal.
+JobCourse course_in_journal(const std::string& path);
+
 // Returns the epochs that the journal at `path` tells of, in order. A program that does the steps with these numbers of
 // ranks, and loses nobody, ends with the same parameters. Throws StoreError when the file cannot be read, is no
 // journal, or was written by an older gradwire.
@@ -74,7 +78,8 @@ std::vector<PlayedEpoch> read_membership_log(const std::string& path);
 // Returns what the store of the job held of the events and decisions in the journal at `path`, by key, and one event
 // more: StoreRestored. For a store that takes the place of one that is gone; its coordinator goes on with this journal.
 // Events that the coordinator had not read yet are missing; those who wrote them notice that, and write them again.
-// Throws StoreError when the file cannot be read or is no journal; InvalidArgument when the job has ended.
+// Throws StoreError when the file cannot be read or is no journal; InvalidArgument, with the reason, when the job has
+// ended.
 std::map<std::string, std::string> restored_store(const std::string& path);
 
 }  // namespace gradwire::membership

@@ -37,6 +37,10 @@ std::shared_ptr<Store> required(std::shared_ptr<Store> store) {
   return store;
 }
 
+PeerError state_is_lost_error() {
+  return PeerError(concat("Elastic::run(): ", kStateIsLost, "; start the job again from a checkpoint"), {});
+}
+
 }  // namespace
 
 Member::Member(std::shared_ptr<Store> store, std::string program, Milliseconds timeout, std::function<bool()> gives_up,
@@ -152,9 +156,10 @@ std::optional<Epoch> Member::meet() {
     if (!text) return std::nullopt;
     Epoch epoch = epoch_of(*text);
     ++next_;
+    if (epoch.finished || epoch.lost) out_ = true;
+    if (epoch.lost) throw state_is_lost_error();
     if (epoch.finished) {
       job_has_finished_ = true;
-      out_ = true;
       return std::nullopt;
     }
     const auto mine = [&](const EpochMember& member) {
@@ -281,7 +286,14 @@ void Member::leave(EventLog& log) {
   }
 }
 
-void Member::done() {
+void Member::done() { end_job(Done{number_}, "has finished"); }
+
+PeerError Member::state_is_lost() {
+  end_job(StateLost{number_, epoch_.number}, "has lost its state");
+  return state_is_lost_error();
+}
+
+void Member::end_job(const Event& last, const char* what) {
   out_ = true;
   const Deadline patience = Deadline::after(std::min(timeout_, kLastWord));
   const std::shared_ptr<Store> store = without_patience(store_);
@@ -295,7 +307,7 @@ void Member::done() {
         if (has_told) {
           tell_again_if_lost(log);
         } else {
-          tell(Done{number_}, log);
+          tell(last, log);
         }
         has_told = true;
         next_look = Deadline::after(kTellAgain);
@@ -309,8 +321,8 @@ void Member::done() {
       break;
     }
   } while (!patience.expired());
-  log::warn(concat("member ", number_,
-                   ": the elastic job has finished, but its coordinator has not written that down: ", problem));
+  log::warn(concat("member ", number_, ": the elastic job ", what,
+                   ", but its coordinator has not written that down: ", problem));
 }
 
 }  // namespace gradwire::membership

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "gradwire/base/deadline.h"
+#include "gradwire/base/error.h"
 #include "gradwire/base/process.h"
 #include "gradwire/membership/event_log.h"
 #include "gradwire/membership/records.h"
@@ -50,7 +51,7 @@ class Member {
   // Leaves the present epoch, if there is one, and waits for the next epoch with this member. Returns nothing when the
   // job has finished, when this member was dropped, and when `gives_up` ended the wait; job_has_finished() and
   // was_dropped() tell which. After the last, leave() or meet() again. Throws PeerError when the coordinator went on
-  // without this member (it was taken for dead).
+  // without this member (it was taken for dead), and when the job has ended because nobody held its state.
   std::optional<Epoch> meet();
   bool job_has_finished() const noexcept { return job_has_finished_; }
   // The last epoch that meet() returned; its number is 0 before the first.
@@ -103,6 +104,9 @@ class Member {
   // down. This member is no longer one. Throws nothing: when the coordinator or the store is gone, it warns after
   // 10 s, whatever the patience of the store.
   void done();
+  // Tells that no member of this epoch holds the state of the job, which ends the job, and then as done(). Returns the
+  // error to throw.
+  PeerError state_is_lost();
 
  private:
   // Returns false when `gives_up` ended the wait.
@@ -110,6 +114,8 @@ class Member {
   // Where a log is given, it is the job's, with or without patience.
   void give_up_joining(EventLog& log) noexcept;
   void leave(EventLog& log);
+  // Tells `last`, which ends the job, and waits as done() says. `what` the coordinator has to write down: for the log.
+  void end_job(const Event& last, const char* what);
   // The value of the key that `key` names; nothing when this member was dropped, or `gives_up` ended the wait.
   std::optional<std::string> wait_for(const std::function<std::string()>& key);
   // Tells the coordinator.

@@ -57,6 +57,7 @@ struct Writer {
   std::string operator()(const Left& e) const { return concat("left\t", e.member); }
   std::string operator()(const Began& e) const { return concat("began\t", e.member, "\t", e.epoch, "\t", e.step); }
   std::string operator()(const Done& e) const { return concat("done\t", e.member); }
+  std::string operator()(const StateLost& e) const { return concat("state lost\t", e.member, "\t", e.epoch); }
   std::string operator()(const Died& e) const { return concat("died\t", e.member, "\t", clean(e.how)); }
   std::string operator()(const Hurry&) const { return "hurry"; }
   std::string operator()(const StoreRestored&) const { return "restored"; }
@@ -89,6 +90,7 @@ Event event_of(const std::string& text) {
   if (kind == "left") return Left{member()};
   if (kind == "began") return Began{member(), number(fields, 2, text), number(fields, 3, text)};
   if (kind == "done") return Done{member()};
+  if (kind == "state lost") return StateLost{member(), number(fields, 2, text)};
   if (kind == "died" && fields.size() == 3) return Died{member(), fields[2]};
   if (kind == "hurry") return Hurry{};
   if (kind == "restored") return StoreRestored{};
@@ -125,6 +127,7 @@ EpochMember epoch_member_of(const std::string& text) {
 
 std::string to_text(const Epoch& epoch) {
   if (epoch.finished) return concat("finished\t", epoch.number);
+  if (epoch.lost) return concat("lost\t", epoch.number);
   std::string text = concat(epoch.played ? "played" : "epoch", "\t", epoch.number, "\t", epoch.fresh ? 1 : 0);
   for (const EpochMember& member : epoch.members) text += concat("\t", to_text(member));
   return text;
@@ -134,10 +137,9 @@ Epoch epoch_of(const std::string& text) {
   const Fields fields = split(text);
   Epoch epoch;
   epoch.number = number(fields, 1, text);
-  if (fields.front() == "finished") {
-    epoch.finished = true;
-    return epoch;
-  }
+  epoch.finished = fields.front() == "finished";
+  epoch.lost = fields.front() == "lost";
+  if (epoch.finished || epoch.lost) return epoch;
   epoch.played = fields.front() == "played";
   if ((fields.front() != "epoch" && !epoch.played) || fields.size() < 6 || fields.size() % 3 != 0) refuse(text);
   epoch.fresh = number(fields, 2, text) != 0;

@@ -64,6 +64,11 @@ struct Began {
 struct Done {
   std::int64_t member = 0;
 };
+// The members of `epoch`, of which the member is one, have found that none of them holds the state of the job.
+struct StateLost {
+  std::int64_t member = 0;
+  std::int64_t epoch = 0;
+};
 // The member is gone; `how` is for messages.
 struct Died {
   std::int64_t member = 0;
@@ -94,7 +99,7 @@ struct StoreRestored {};
 
 // Any of the above.
 using Event = std::variant<Joined, Ready, Leaving, Left, Began, Done, Died, Hurry, Slow, StoreRestored, CaughtUp,
-                           CannotFollow, Unreachable>;
+                           CannotFollow, Unreachable, StateLost>;
 
 // One line of text without its end. Tabs and line ends within a field become spaces.
 std::string to_text(const Event& event);
@@ -118,12 +123,17 @@ EpochMember epoch_member_of(const std::string& text);
 // An epoch, or the end of the job in its place.
 struct Epoch {
   std::int64_t number = 0;
-  bool finished = false;             // the job has ended; there are no members then
+  bool finished = false;             // the job has ended: its last step was counted; there are no members then
+  bool lost = false;                 // the job has ended: nobody holds its state; there are no members then
   bool fresh = true;                 // no step of the job has begun yet, so a member without state is nothing unusual
   bool played = false;               // of a replay: the hosts of the members are those of the job that is played
   std::vector<EpochMember> members;  // in rank order
   bool operator==(const Epoch&) const = default;
 };
+
+// Why a job has ended with Epoch::lost, for messages.
+inline constexpr const char* kStateIsLost =
+    "no member holds the state of the job any more, because all that held it died or left together";
 
 // As for events.
 std::string to_text(const Epoch& epoch);

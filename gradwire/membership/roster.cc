@@ -67,7 +67,7 @@ class Decider {
     remove(event.member);
     // Nobody is left who would miss these members. If they were only taken for dead, they must not train on beside the
     // next epoch.
-    if (roster_.epoch > 0 && !roster_.finished && present() == 0) ask_for_change();
+    if (roster_.epoch > 0 && !roster_.is_over() && present() == 0) ask_for_change();
     // A member that was only taken for dead finds this when it comes back.
     put(refused_key(event.member),
         concat("the job went on without this member, because it ", event.how, "; start it again as a new member"));
@@ -78,12 +78,14 @@ class Decider {
     if (Roster::Entry* const entry = known(event.member); entry != nullptr) entry->had_state = true;
   }
   void operator()(const Done& event) {
-    if (known(event.member) == nullptr || roster_.finished) return;
+    if (known(event.member) == nullptr || roster_.is_over()) return;
     roster_.finished = true;
-    Epoch end;
-    end.number = roster_.epoch + 1;
-    end.finished = true;
-    put(epoch_key(end.number), to_text(end));
+    put_end({.number = roster_.epoch + 1, .finished = true, .members = {}});
+  }
+  void operator()(const StateLost& event) {
+    if (known(event.member) == nullptr || event.epoch != roster_.epoch || roster_.is_over()) return;
+    roster_.lost = true;
+    put_end({.number = roster_.epoch + 1, .lost = true, .members = {}});
   }
   void operator()(const Hurry&) { roster_.hurried = true; }
   void operator()(const StoreRestored&) { ask_for_change(); }
@@ -105,7 +107,8 @@ class Decider {
   }
 
   void decide_epoch() {
-    if (roster_.finished) return;
+    roster_.lacking = 0;
+    if (roster_.is_over()) return;
     if (std::any_of(roster_.current.begin(), roster_.current.end(),
                     [&](std::int64_t member) { return standing(member) == Standing::running; }))
       return;
@@ -123,7 +126,11 @@ class Decider {
     const bool replays = !roster_.options.replay.empty();
     const std::vector<std::int64_t> next = replays ? cast() : candidates();
     const int needed = roster_.epoch == 0 && !roster_.hurried ? roster_.options.first : roster_.options.min;
-    if (next.empty() || (!replays && static_cast<int>(next.size()) < needed)) return;
+    if (next.empty()) return;
+    if (const int present = static_cast<int>(next.size()); !replays && present < needed) {
+      roster_.lacking = needed - present;
+      return;
+    }
     Epoch epoch;
     epoch.number = ++roster_.epoch;
     epoch.fresh = !roster_.begun;
@@ -256,7 +263,7 @@ class Decider {
   }
   // One member alone averages nothing, so there is nothing that another could follow.
   bool may_follow() const {
-    return roster_.epoch > 0 && !roster_.finished && !roster_.change_asked && roster_.options.replay.empty() &&
+    return roster_.epoch > 0 && !roster_.is_over() && !roster_.change_asked && roster_.options.replay.empty() &&
            present() >= 2 && present() == static_cast<std::int64_t>(roster_.current.size()) &&
            present() + newcomers() <= roster_.options.max;
   }
@@ -267,13 +274,14 @@ class Decider {
   }
   // The present epoch stops for members that wait, once nobody follows it.
   void ask_for_newcomers() {
-    if (newcomers() > 0 && !roster_.finished && followers() == 0 && present() < roster_.options.max) ask_for_change();
+    if (newcomers() > 0 && !roster_.is_over() && followers() == 0 && present() < roster_.options.max) ask_for_change();
   }
   void ask_for_change() {
     if (roster_.epoch == 0 || roster_.change_asked || !roster_.options.replay.empty()) return;
     roster_.change_asked = true;
     put(change_key(roster_.epoch), "1");
   }
+  void put_end(const Epoch& end) { put(epoch_key(end.number), to_text(end)); }
   void put(std::string key, std::string value) { puts_.push_back({std::move(key), std::move(value)}); }
 
   Roster& roster_;
@@ -306,7 +314,7 @@ std::vector<std::int64_t> awaited(const Roster& roster) {
   for (const std::int64_t member : roster.current) {
     if (roster.members.at(member).standing == Standing::running) running.push_back(member);
   }
-  if (running.size() == roster.current.size() || roster.finished) running.clear();
+  if (running.size() == roster.current.size() || roster.is_over()) running.clear();
   return running;
 }
 

@@ -44,7 +44,7 @@ void require_valid(const RosterOptions& options);
 // a place, or a member wants to leave, the members of the present epoch are asked to stop at a step boundary. So are
 // they when a slow member is dropped, which happens only while at least `min` other members of the epoch are left that
 // are neither gone, nor dropped, nor leaving. A dropped member is in no later epoch. The members are asked to stop,
-// too, when the job has another store.
+// too, when the job has another store. When members tell that none of them holds the state of the job, the job ends.
 //
 // Members that do not reach each other cannot be in one epoch. When members of the present epoch have told so
 // (Unreachable), and all of it are ready or gone, some leave before the next epoch begins, as whom_to_drop() says. They
@@ -69,19 +69,25 @@ struct Roster {
     bool is_awaited = true;                 // false: it has not caught up, and has not told yet that it takes part
   };
 
-  RosterOptions options;                       // of the job; they never change
-  std::map<std::int64_t, Entry> members;       // by number; members that are gone stay, so that they are recognized
-  std::vector<std::int64_t> current;           // the members of the present epoch, in rank order
-  std::int64_t epoch = 0;                      // the present epoch; 0 before the first
-  std::int64_t followers = 0;                  // how many members have followed the present epoch
-  std::vector<Unreachable> unreachable;        // of the present epoch
-  bool change_asked = false;                   // the members of the present epoch were asked to stop
-  bool begun = false;                          // a step of the job has begun
-  bool hurried = false;                        // the first epoch needs `min` members only
-  bool finished = false;                       // the last step was counted
+  RosterOptions options;                  // of the job; they never change
+  std::map<std::int64_t, Entry> members;  // by number; members that are gone stay, so that they are recognized
+  std::vector<std::int64_t> current;      // the members of the present epoch, in rank order
+  std::int64_t epoch = 0;                 // the present epoch; 0 before the first
+  std::int64_t followers = 0;             // how many members have followed the present epoch
+  std::vector<Unreachable> unreachable;   // of the present epoch
+  bool change_asked = false;              // the members of the present epoch were asked to stop
+  bool begun = false;                     // a step of the job has begun
+  bool hurried = false;                   // the first epoch needs `min` members only
+  bool finished = false;                  // the last step was counted
+  bool lost = false;                      // nobody holds the state of the job, so it has ended
+  // The present epoch is over, and so many members more have to wait for the next one before it can begin, although
+  // some wait already. Always 0 in a replay.
+  int lacking = 0;
   std::map<std::int64_t, std::int64_t> roles;  // replay: members of the played job, and who plays them now
   std::string version;                         // the first member's, which the others must have too
   std::string program;                         // the same
+
+  bool is_over() const noexcept { return finished || lost; }
 };
 
 // A decision: a key of the store that is set to a value.

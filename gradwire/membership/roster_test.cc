@@ -183,6 +183,45 @@ TEST(RosterTest, TheEndOfTheJobTakesThePlaceOfTheNextEpoch) {
   EXPECT_EQ(bench.roster.epoch, 1);
 }
 
+TEST(RosterTest, AJobOfWhichNobodyHoldsTheStateHasEnded) {
+  Bench bench({.min = 1, .max = 2, .first = 1});
+  const auto a = bench.join();
+  bench.tell(Began{a, 1, 0});
+  bench.tell(Died{a, "was killed"});
+  const auto b = bench.join();
+  EXPECT_EQ(bench.members(), Numbers{b});
+  bench.tell(StateLost{b, 1});
+  EXPECT_FALSE(bench.roster.is_over()) << "of an earlier epoch";
+  bench.tell(StateLost{b, 2});
+  EXPECT_TRUE(bench.roster.lost);
+  EXPECT_TRUE(epoch_of(bench.value_of(epoch_key(3))).lost);
+  bench.tell(Done{b});
+  EXPECT_FALSE(bench.roster.finished);
+  const auto late = bench.join();
+  EXPECT_EQ(bench.value_of(admitted_key(late)), "3") << "it finds the end there";
+  bench.ready(b);
+  EXPECT_EQ(bench.roster.epoch, 2);
+}
+
+TEST(RosterTest, TellsHowManyMembersTheNextEpochLacks) {
+  Bench bench({.min = 3, .max = 4, .first = 3});
+  const auto a = bench.join();
+  EXPECT_EQ(bench.roster.lacking, 2);
+  const auto b = bench.join();
+  const auto c = bench.join();
+  EXPECT_EQ(bench.roster.lacking, 0);
+  bench.tell(Died{a, "was killed"});
+  EXPECT_EQ(bench.roster.lacking, 0) << "the others are in a step";
+  bench.ready(b);
+  bench.tell(Died{c, "was killed"});
+  EXPECT_EQ(bench.roster.lacking, 2);
+  bench.join();
+  EXPECT_EQ(bench.roster.lacking, 1);
+  bench.join();
+  EXPECT_EQ(bench.roster.lacking, 0);
+  EXPECT_EQ(bench.roster.epoch, 2);
+}
+
 // Members 1, 2, 3 of the played job: 2 goes, then 7 comes.
 TEST(RosterTest, AReplayPlaysTheEpochsWithTheirRolesAndStops) {
   RosterOptions options{.min = 1, .max = 3, .first = 3};
@@ -257,6 +296,11 @@ TEST(RosterTest, TextsComeBackAsTheyWere) {
   const auto follower = std::get<Joined>(event_of(to_text(Joined{"identity", "1.0", "program", "", true})));
   EXPECT_TRUE(follower.follows);
   EXPECT_EQ(follower.host, "");
+  const auto lost = std::get<StateLost>(event_of(to_text(StateLost{5, 6})));
+  EXPECT_EQ(lost.member, 5);
+  EXPECT_EQ(lost.epoch, 6);
+  const Epoch end{.number = 7, .lost = true, .members = {}};
+  EXPECT_EQ(epoch_of(to_text(end)), end);
   const Event caught_up = event_of(to_text(CaughtUp{6, 2}));
   EXPECT_EQ(std::get<CaughtUp>(caught_up).member, 6);
   EXPECT_EQ(std::get<CaughtUp>(caught_up).epoch, 2);

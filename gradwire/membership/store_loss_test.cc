@@ -294,7 +294,26 @@ TEST_F(StoreLossTest, AJobThatHasEndedDoesNotGoOn) {
     restored_store(journal());
     FAIL() << "the job has ended";
   } catch (const InvalidArgument& error) {
-    EXPECT_NE(std::string(error.what()).find("has ended"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("has ended: its last step was counted"), std::string::npos)
+        << error.what();
+  }
+}
+
+TEST_F(StoreLossTest, AJobOfWhichNobodyHoldsTheStateDoesNotGoOn) {
+  EventLog log(client());
+  for (const char* const member : {"a", "b"}) log.append(Joined{kNobody + member, "1.0", "net", "1"});
+  settle();
+  ASSERT_EQ(coordinator_->roster().epoch, 1);
+  log.append(StateLost{1, 1});
+  settle();
+  ASSERT_TRUE(coordinator_->roster().lost);
+  EXPECT_TRUE(course_in_journal(journal()).has_lost_state());
+  try {
+    restored_store(journal());
+    FAIL() << "the job has ended";
+  } catch (const InvalidArgument& error) {
+    EXPECT_NE(std::string(error.what()).find("has ended: no member holds the state"), std::string::npos)
+        << error.what();
   }
 }
 

@@ -238,6 +238,33 @@ print("saved", flush=True)
     assert out.count("saved") == 2, err
 
 
+def test_an_error_of_the_program_on_all_ranks_ends_the_job_and_is_told_first(tmp_path):
+    program = tmp_path / "fails.py"
+    program.write_text("""
+import torch, gradwire.elastic
+from gradwire.nn.parallel import DistributedDataParallel
+
+elastic = gradwire.elastic.Elastic()
+model = DistributedDataParallel(torch.nn.Linear(2, 1), process_group=elastic.group)
+elastic.add(model)
+
+def step(at):
+    if at.step == 3:
+        raise ValueError("a bad sample")
+    model(torch.ones(1, 2)).sum().backward()
+
+elastic.run(10, step)
+""")
+    command = [str(BUILD / "bin" / "gradwire-run"), "--elastic", "1:2", "-n", "2", "--deaths-per-minute", "100", sys.executable, str(program)]
+    job = subprocess.run(command, capture_output=True, text=True, timeout=GUARD, check=False)
+    assert job.returncode == 1, job.stderr
+    assert "no member holds the state of the job any more, because all that held it died or left together, so the job ends" in job.stderr
+    report = job.stderr[job.stderr.index(" died first, of exit code 1, "):]
+    first, last = report.split(" died last, of exit code 1, ")
+    assert "  | ValueError: a bad sample" in first, job.stderr
+    assert "no member holds the state" in last, job.stderr
+
+
 def test_a_rule_for_slow_ranks_that_makes_no_sense_is_refused():
     with pytest.raises(dist.InvalidArgument, match="give a number above 1"):
         gradwire.elastic.SlowRule(factor=1)

@@ -1,0 +1,43 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+#include "gradwire/membership/job_course.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace gradwire::membership::job_course_test {
+namespace {
+
+JobCourse course_of(const std::vector<Event>& events) {
+  JobCourse course;
+  for (const Event& event : events) course.add(event);
+  return course;
+}
+
+TEST(JobCourseTest, DeathsInARowCountUntilTheJobComesFurther) {
+  std::vector<Event> events{Began{1, 1, 0}, Began{2, 1, 0}, Died{1, "ended"}, Began{2, 2, 0}, Began{3, 2, 0}};
+  EXPECT_EQ(course_of(events).furthest_step(), 0);
+  EXPECT_EQ(course_of(events).deaths_in_a_row(), 1) << "the second epoch begins with the same step";
+  events.insert(events.end(), {Died{3, "ended"}, Died{2, "ended"}});
+  EXPECT_EQ(course_of(events).deaths_in_a_row(), 3);
+  events.emplace_back(Began{4, 3, 1});
+  EXPECT_EQ(course_of(events).furthest_step(), 1);
+  EXPECT_EQ(course_of(events).deaths_in_a_row(), 0);
+}
+
+TEST(JobCourseTest, AProcessThatHasBegunNoStepOrHasLeftIsNoDeathInTheRow) {
+  EXPECT_EQ(course_of({Began{1, 1, 5}, Died{2, "ended"}, Left{1}, Died{1, "ended"}}).deaths_in_a_row(), 0);
+  EXPECT_EQ(course_of({Began{1, 1, 5}, Died{1, "ended"}, Died{1, "was not heard of"}}).deaths_in_a_row(), 1);
+}
+
+TEST(JobCourseTest, TellsHowTheJobHasEnded) {
+  EXPECT_FALSE(course_of({Began{1, 1, 0}}).has_finished());
+  EXPECT_TRUE(course_of({Done{1}}).has_finished());
+  EXPECT_FALSE(course_of({Done{1}}).has_lost_state());
+  EXPECT_TRUE(course_of({StateLost{1, 1}}).has_lost_state());
+  EXPECT_FALSE(course_of({Done{1}, StateLost{2, 1}}).has_lost_state()) << "the result is there";
+}
+
+}  // namespace
+}  // namespace gradwire::membership::job_course_test

@@ -1,0 +1,93 @@
+// SPDX-FileCopyrightText: The gradwire authors
+// SPDX-License-Identifier: Apache-2.0
+// When deaths end an elastic job, and which of them is told first.
+#include "launch/elastic_watch.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "launch/output.h"
+
+namespace gradwire::launch::elastic_watch_test {
+namespace {
+
+using membership::Began;
+using membership::Died;
+
+const ProcessEnd kSeven{false, 7, false};
+
+// Ranks whose deaths the test makes up: their processes run until the test has ended.
+class ElasticWatchTest : public ::testing::Test {
+ protected:
+  ElasticWatchTest() {
+    options_.ranks = 2;
+    ranks_.start(commands_);
+  }
+  ElasticView view(int deaths_per_minute) {
+    ElasticView view;
+    view.deaths_per_minute = deaths_per_minute;
+    view.course = [this] { return course_; };
+    return view;
+  }
+  // The rank ends and writes `text` to stderr.
+  ElasticWatch::Answer die(ElasticWatch& watch, int rank, const std::string& text) {
+    ranks_.signal(rank, SIGKILL);
+    ranks_.reap_rank(rank);
+    return watch.on_rank_death({.rank = rank, .end = kSeven, .after = {}, .last_lines = {}, .error_file = ""},
+                               [text] { return std::vector<std::string>{text}; });
+  }
+
+  const SignalQueue signals_;
+  Options options_;
+  const std::vector<RankCommand> commands_{2, RankCommand{{"/bin/sleep", "60"}, {}, -1}};
+  DeathWatch deaths_;
+  Output output_{options_, {}};
+  RankSet ranks_{options_, signals_, 0, output_, deaths_};
+  membership::JobCourse course_;
+};
+
+TEST_F(ElasticWatchTest, DeathsWithoutProgressEndTheJobHoweverFarApartTheyAre) {
+  ElasticWatch watch(view(3), signals_, ranks_, deaths_);
+  course_.add(Began{1, 1, 7});
+  EXPECT_TRUE(die(watch, 0, "the cause").is_replaced);
+  for (const std::int64_t member : {1, 2, 3, 4}) {
+    course_.add(Began{member, member, 7});
+    course_.add(Died{member, "ended"});
+  }
+  const ElasticWatch::Answer answer = die(watch, 1, "the last");
+  EXPECT_FALSE(answer.goes_on);
+  EXPECT_NE(answer.text.find("that is death 4 of a member since the job last came further, which was at step 7, more "
+                             "than --deaths-per-minute 3"),
+            std::string::npos)
+      << answer.text;
+  const auto first = watch.first_of_row();
+  ASSERT_TRUE(first);
+  EXPECT_EQ(first->rank, 0);
+  EXPECT_EQ(first->last_lines, std::vector<std::string>{"the cause"});
+}
+
+TEST_F(ElasticWatchTest, ADeathAfterWhichTheJobCameFurtherIsNotTheCause) {
+  ElasticWatch watch(view(2), signals_, ranks_, deaths_);
+  course_.add(Began{1, 1, 7});
+  EXPECT_TRUE(die(watch, 0, "long ago").is_replaced);
+  course_.add(Began{1, 2, 8});
+  EXPECT_TRUE(die(watch, 1, "the cause").is_replaced);
+  const ElasticWatch::Answer answer = die(watch, 0, "the last");
+  EXPECT_FALSE(answer.goes_on);
+  EXPECT_NE(answer.text.find("that is death 3 within a minute"), std::string::npos) << answer.text;
+  ASSERT_TRUE(watch.first_of_row());
+  EXPECT_EQ(watch.first_of_row()->last_lines, std::vector<std::string>{"the cause"});
+}
+
+TEST_F(ElasticWatchTest, AJobOfWhichNobodyHoldsTheStateEndsAtOnce) {
+  ElasticWatch watch(view(100), signals_, ranks_, deaths_);
+  course_.add(membership::StateLost{2, 2});
+  const ElasticWatch::Answer answer = die(watch, 0, "no state");
+  EXPECT_FALSE(answer.goes_on);
+  EXPECT_NE(answer.text.find("no member holds the state of the job any more"), std::string::npos) << answer.text;
+  EXPECT_FALSE(watch.first_of_row()) << "there was one death only";
+}
+
+}  // namespace
+}  // namespace gradwire::launch::elastic_watch_test
