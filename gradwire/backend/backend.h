@@ -42,11 +42,18 @@ struct CallTag {
   friend bool operator==(const CallTag&, const CallTag&) = default;
 };
 
-// The options of one collective. The tag must be the same on all ranks; the deadline may differ.
+// The options of one collective. The tag and the parts must be the same on all ranks; the deadline may differ.
 struct CallOptions {
   Deadline deadline = Deadline::after(kDefaultTimeout);
   CallTag tag = {};
+  // Where the buffer holds several things one after another, a value that stands for their lengths (parts_of_lengths()
+  // makes one): ranks with other parts get a MismatchError, although their counts are the same. 0: one thing. Does not
+  // count where the op is premul_sum.
+  std::uint64_t parts = 0;
 };
+
+// A value for CallOptions::parts, never 0. The number of parts shows in error messages.
+std::uint64_t parts_of_lengths(std::span<const std::int64_t> lengths) noexcept;
 
 // Memory from Channel::allocate(). Copies of an Allocation share the memory. The memory is released with the last copy,
 // which may outlive the channel and the backend.

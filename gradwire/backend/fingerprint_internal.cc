@@ -2,11 +2,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gradwire/backend/fingerprint_internal.h"
 
+#include <algorithm>
+#include <array>
 #include <bit>
+#include <cstdio>
 #include <vector>
 
 #include "gradwire/base/call_name.h"
 #include "gradwire/base/error.h"
+#include "gradwire/base/stable_hash.h"
 #include "gradwire/base/strings.h"
 
 namespace gradwire {
@@ -53,11 +57,26 @@ std::string_view name_of(Operation operation) noexcept {
 Fingerprint fingerprint_of(Operation operation, DType dtype, std::size_t count, ReduceOp op, int root) noexcept {
   Fingerprint fingerprint;
   fingerprint.count = count;
-  fingerprint.factor = op.kind == ReduceOp::Kind::premul_sum ? op.factor : 0.0;
+  if (op.kind == ReduceOp::Kind::premul_sum) fingerprint.detail = std::bit_cast<std::uint64_t>(op.factor);
   fingerprint.root = root;
   fingerprint.operation = operation;
   fingerprint.dtype = dtype;
   fingerprint.op = op.kind;
+  return fingerprint;
+}
+
+// The number of parts shows, and enough of the hash that two lists can be told apart.
+constexpr std::uint64_t kPartsShown = 0xFFFF;
+
+std::uint64_t parts_of_lengths(std::span<const std::int64_t> lengths) noexcept {
+  const std::uint64_t shown = std::min<std::uint64_t>(lengths.size(), kPartsShown);
+  return (stable_hash(lengths) & ~kPartsShown) | std::max<std::uint64_t>(shown, 1);
+}
+
+Fingerprint complete(Fingerprint fingerprint, std::uint64_t sequence, const CallOptions& options) noexcept {
+  fingerprint.sequence = sequence;
+  fingerprint.tag = options.tag;
+  if (fingerprint.op != ReduceOp::Kind::premul_sum) fingerprint.detail = options.parts;
   return fingerprint;
 }
 
@@ -76,7 +95,13 @@ std::string describe(const Fingerprint& fingerprint) {
   }
   if (reduces(operation)) {
     text += concat(", ", name_of(fingerprint.op));
-    if (fingerprint.op == ReduceOp::Kind::premul_sum) text += concat(" with factor ", exact(fingerprint.factor));
+    if (fingerprint.op == ReduceOp::Kind::premul_sum)
+      text += concat(" with factor ", exact(std::bit_cast<double>(fingerprint.detail)));
+  }
+  if (fingerprint.detail != 0 && fingerprint.op != ReduceOp::Kind::premul_sum) {
+    std::array<char, 13> sizes{};
+    std::snprintf(sizes.data(), sizes.size(), "%012llx", static_cast<unsigned long long>(fingerprint.detail >> 16));
+    text += concat(", ", fingerprint.detail & kPartsShown, " tensors of sizes ", sizes.data());
   }
   if (fingerprint.root >= 0) text += concat(", root ", fingerprint.root);
   if (fingerprint.tag != CallTag{}) {

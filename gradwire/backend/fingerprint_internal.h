@@ -38,7 +38,7 @@ std::string_view name_of(Operation operation) noexcept;
 struct Fingerprint {
   std::uint64_t sequence = 0;  // the how-many-th collective of the channel
   std::uint64_t count = 0;     // elements; bytes for allocate
-  double factor = 0.0;         // of premul_sum; zero for any other op, so that equal calls have equal bytes
+  std::uint64_t detail = 0;    // the bits of the factor of premul_sum; else CallOptions::parts
   std::int32_t root = -1;
   CallTag tag = {};
   Operation operation = Operation::none;
@@ -55,9 +55,12 @@ static_assert(sizeof(Fingerprint) == 40 && offsetof(Fingerprint, tag) == 28 && o
                   std::is_trivially_copyable_v<Fingerprint>,
               "fingerprints are sent as they lie in memory");
 
-// Of a call with these arguments; sequence and tag are the channel's to fill in.
+// Of a call with these arguments; complete() fills in the rest.
 Fingerprint fingerprint_of(Operation operation, DType dtype = DType::u8, std::size_t count = 0, ReduceOp op = {},
                            int root = -1) noexcept;
+
+// With the call's number in its channel, and with what its options say.
+Fingerprint complete(Fingerprint fingerprint, std::uint64_t sequence, const CallOptions& options) noexcept;
 
 // "all_reduce(1024 f32, sum, iteration 3 bucket 1 stage 0)". Any bytes are fine.
 std::string describe(const Fingerprint& fingerprint);

@@ -306,7 +306,10 @@ void irecv(const Channel& channel, const void* data, std::size_t bytes, int sour
 
 void allocate(const Channel& channel, std::size_t bytes) {
   const Checker check(channel, "allocate");
-  if (bytes > kMaxBytes) check.refuse(bytes, " bytes are more than ", kMaxBytes);
+  // One region holds the memory of all ranks, each part in whole pages.
+  constexpr std::size_t kRoom = std::size_t{1} << 20;
+  const std::size_t most = kMaxBytes / static_cast<std::size_t>(channel.size()) - kRoom;
+  if (bytes > most) check.refuse(bytes, " bytes are more than ", most);
 }
 
 }  // namespace gradwire::validate

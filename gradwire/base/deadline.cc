@@ -2,11 +2,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gradwire/base/deadline.h"
 
+#include <algorithm>
+
 namespace gradwire {
 
 Deadline Deadline::after(Milliseconds timeout, Clock::time_point begin) noexcept {
   const auto room = std::chrono::duration_cast<Milliseconds>(Clock::time_point::max() - begin);
-  return timeout >= room ? never() : Deadline(begin + timeout);
+  return timeout >= room ? never() : Deadline(begin + std::max(timeout, Milliseconds(0)));
 }
 
 Milliseconds Deadline::remaining() const noexcept {

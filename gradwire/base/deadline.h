@@ -13,13 +13,18 @@ using Milliseconds = std::chrono::milliseconds;  // the unit of every duration i
 // a rank without it, and at once.
 inline constexpr Milliseconds kDefaultTimeout = std::chrono::minutes(30);
 
+// `timeout` and `more`, neither of them negative; the longest duration there is where the sum would be longer.
+constexpr Milliseconds saturated_sum(Milliseconds timeout, Milliseconds more) noexcept {
+  return timeout > Milliseconds::max() - more ? Milliseconds::max() : timeout + more;
+}
+
 // A value on the monotonic clock. Copy freely; thread-safe like any value.
 class Deadline {
  public:
   using Clock = std::chrono::steady_clock;  // the clock of every deadline: monotonic
 
-  // The deadline `timeout` from now. A timeout of zero has expired already. A timeout too long for the clock gives
-  // never().
+  // The deadline `timeout` from now. A timeout of zero or less has expired already. A timeout too long for the clock
+  // gives never().
   static Deadline after(Milliseconds timeout) noexcept { return after(timeout, Clock::now()); }
   // The same from `begin` on.
   static Deadline after(Milliseconds timeout, Clock::time_point begin) noexcept;

@@ -57,6 +57,18 @@ TEST(DeadlineTest, WhatOverflowsTheClockIsNever) {
   EXPECT_NE(Deadline::after(std::chrono::hours(24 * 365 * 100)).point(), Deadline::never().point());
 }
 
+TEST(DeadlineTest, AVeryNegativeTimeoutHasExpired) {
+  EXPECT_TRUE(Deadline::after(Milliseconds::min()).expired());
+  EXPECT_EQ(Deadline::after(Milliseconds::min()).remaining(), Milliseconds(0));
+}
+
+TEST(DeadlineTest, ASumOfTimeoutsStopsAtTheLongestDuration) {
+  EXPECT_EQ(saturated_sum(Milliseconds(2), Milliseconds(3)), Milliseconds(5));
+  EXPECT_EQ(saturated_sum(Milliseconds::max(), Milliseconds(0)), Milliseconds::max());
+  EXPECT_EQ(saturated_sum(Milliseconds::max(), Milliseconds(1)), Milliseconds::max());
+  EXPECT_EQ(saturated_sum(Milliseconds::max() - Milliseconds(1), Milliseconds(2)), Milliseconds::max());
+}
+
 TEST(DeadlineTest, EarlierIsTheLesser) {
   const Deadline soon = Deadline::after(Milliseconds(1));
   const Deadline late = Deadline::after(std::chrono::hours(1));

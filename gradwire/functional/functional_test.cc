@@ -151,6 +151,21 @@ TEST(Functional, AMessageNeedsNoGradientWhereItsSenderNeedsNone) {
   });
 }
 
+TEST(Functional, AMessageOfWhichTheGradientCannotBeSentBackIsUsedUp) {
+  run_two([](int rank, const functional::Group& group) {
+    if (rank == 0) {
+      functional::send(ones(3).requires_grad_(), 1, group);
+      functional::send(at::full({2}, 7.0, at::kDouble), 1, group);
+    } else {
+      message_of<InvalidArgument>([&] {
+        const at::NoGradGuard guard;
+        functional::recv(ones(3), 0, group);
+      });
+      EXPECT_TRUE(at::equal(functional::recv(at::empty({2}, at::kDouble), 0, group), at::full({2}, 7.0, at::kDouble)));
+    }
+  });
+}
+
 TEST(Functional, SendAndRecvHaveNoSecondDerivative) {
   run_two([](int rank, const functional::Group& group) {
     at::Tensor x = ones(1).requires_grad_();

@@ -14,7 +14,9 @@ namespace gradwire::functional {
 namespace {
 
 // Every message goes behind one byte that says whether its sender needs a gradient.
-at::Tensor flag(bool needs_gradient) { return at::full({1}, needs_gradient ? 1 : 0, at::TensorOptions(at::kByte)); }
+at::Tensor flag(bool needs_gradient, const at::Tensor& beside) {
+  return at::full({1}, needs_gradient ? 1 : 0, at::TensorOptions(at::kByte).device(beside.device()));
+}
 
 class PointToPoint : public Rule {
  public:
@@ -83,16 +85,18 @@ void require_other_rank(const char* operation, const Group& group, const at::Ten
 at::Tensor send(const at::Tensor& tensor, int destination, const Group& group, int tag) {
   require_other_rank("send", group, tensor, destination);
   const bool needed = wants_gradient({tensor});
-  group->send({flag(needed)}, destination, tag);
+  group->send({flag(needed, tensor)}, destination, tag);
   return run_agreed(c10::make_intrusive<Send>(destination, tag, group), {tensor}, needed).front();
 }
 
 at::Tensor recv(const at::Tensor& like, int source, const Group& group, int tag) {
   require_other_rank("recv", group, like, source);
-  const at::Tensor needed = flag(false);
+  const at::Tensor needed = flag(false, like);
   group->recv({needed}, source, tag)->wait();
   const bool needs_gradient = needed.item<std::uint8_t>() != 0;
   if (needs_gradient && !c10::GradMode::is_enabled()) {
+    // The message is behind its flag, and the next receive must not find it.
+    group->recv({at::empty_like(like, {}, at::MemoryFormat::Contiguous)}, source, tag)->wait();
     throw InvalidArgument(
         concat("recv on rank ", group->rank(), ": rank ", source,
                " needs a gradient of what it sends, but this rank is in no-grad mode and could not send it"));

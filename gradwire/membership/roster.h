@@ -87,6 +87,7 @@ struct Roster {
   std::string version;                         // the first member's, which the others must have too
   std::string program;                         // the same
 
+  // Whether the job has ended.
   bool is_over() const noexcept { return finished || lost; }
 };
 

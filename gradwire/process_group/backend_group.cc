@@ -72,6 +72,13 @@ Pointers<void*> parts_to_write(const at::Tensor& memory, int ranks, std::size_t 
   return pointers;
 }
 
+// What tells the ranks that their lists are alike (CallOptions::parts).
+std::uint64_t parts_of(const Tensors& tensors) {
+  c10::SmallVector<std::int64_t, 32> lengths;
+  for (const at::Tensor& tensor : tensors) lengths.push_back(tensor.numel());
+  return parts_of_lengths(lengths);
+}
+
 bool worth_flattening(const Tensors& tensors) {
   if (tensors.size() < 2) return false;
   std::int64_t bytes = 0;
@@ -82,18 +89,21 @@ bool worth_flattening(const Tensors& tensors) {
   return bytes <= kFlattenBytes;
 }
 
-// Calls `one(memory)` for each tensor's values, or once for all of them, and brings the results back.
+// Calls `one(memory, call)` for each tensor's values, or once for all of them where `may_flatten`, and brings the
+// results back.
 template <class One>
-void for_each_in_place(const Tensors& tensors, const One& one) {
-  if (worth_flattening(tensors)) {
+void for_each_in_place(const Tensors& tensors, const CallOptions& call, bool may_flatten, const One& one) {
+  if (may_flatten && worth_flattening(tensors)) {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     const at::Tensor flat = flatten(tensors);
-    one(flat);
+    CallOptions of_list = call;
+    of_list.parts = parts_of(tensors);
+    one(flat, of_list);
     return unflatten(flat, tensors);
   }
   for (const at::Tensor& tensor : tensors) {
     const Memory memory = memory_with_values(tensor);
-    one(*memory);
+    one(*memory, call);
     copy_back(tensor, *memory);
   }
 }
@@ -131,10 +141,11 @@ template <>
 std::shared_ptr<Work> BackendGroup::run(BroadcastCall& given) {
   return collective("broadcast", given.options, Outputs::list(std::move(given.tensors)),
                     [root = given.options.root](Channel& channel, const CallOptions& call, const Outputs& outputs) {
-                      for_each_in_place(outputs.flat, [&](const at::Tensor& memory) {
+                      const auto one = [&](const at::Tensor& memory, const CallOptions& options) {
                         const Elements elements = elements_of(memory);
-                        channel.broadcast(written(memory), elements.count, elements.dtype, root, call);
-                      });
+                        channel.broadcast(written(memory), elements.count, elements.dtype, root, options);
+                      };
+                      for_each_in_place(outputs.flat, call, /*may_flatten=*/true, one);
                     });
 }
 
@@ -143,10 +154,12 @@ std::shared_ptr<Work> BackendGroup::run(AllReduceCall& given) {
   Validator(*this, "all_reduce").reducible(given.tensors);
   return collective("all_reduce", given.options, Outputs::list(std::move(given.tensors)),
                     [op = given.options.op](Channel& channel, const CallOptions& call, const Outputs& outputs) {
-                      for_each_in_place(outputs.flat, [&](const at::Tensor& memory) {
+                      const auto one = [&](const at::Tensor& memory, const CallOptions& options) {
                         const Elements elements = elements_of(memory);
-                        channel.all_reduce(written(memory), elements.count, elements.dtype, op, call);
-                      });
+                        channel.all_reduce(written(memory), elements.count, elements.dtype, op, options);
+                      };
+                      // With a factor the channel does not compare the parts of a list.
+                      for_each_in_place(outputs.flat, call, op.kind != ReduceOp::Kind::premul_sum, one);
                     });
 }
 

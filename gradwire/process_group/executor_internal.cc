@@ -62,7 +62,11 @@ struct Executor::Shared {
   int callers GRADWIRE_GUARDED_BY(mutex) = 0;
   enum class Worker { awake, naps, sleeps } worker GRADWIRE_GUARDED_BY(mutex) = Worker::awake;
   Start last_posted GRADWIRE_GUARDED_BY(mutex) = Start::now;
-  std::deque<Task> queue GRADWIRE_GUARDED_BY(mutex);
+  struct Queued {
+    Task task;
+    bool is_for_worker = false;  // Place::keep_for_worker()
+  };
+  std::deque<Queued> queue GRADWIRE_GUARDED_BY(mutex);
   std::uint64_t first GRADWIRE_GUARDED_BY(mutex) = 0;  // the number of the first task of the queue, over all tasks
   bool running GRADWIRE_GUARDED_BY(mutex) = false;
   std::thread::id runner GRADWIRE_GUARDED_BY(mutex);  // who runs a task, while `running`
@@ -102,13 +106,13 @@ struct Executor::Shared {
   }
 
   std::uint64_t push(Task task) GRADWIRE_REQUIRES(mutex) {
-    queue.push_back(std::move(task));
+    queue.push_back({std::move(task)});
     return first + queue.size() - 1;
   }
 
   // Runs the first task of the queue. The lock is open while it runs.
   void run_first(MutexLock& lock) GRADWIRE_REQUIRES(mutex) GRADWIRE_NO_THREAD_SAFETY_ANALYSIS {
-    Task task = std::move(queue.front());
+    Task task = std::move(queue.front().task);
     queue.pop_front();
     ++first;
     const bool nested = running;
@@ -198,7 +202,15 @@ bool Executor::Place::runs_here() const {
 void Executor::Place::help() const {
   if (shared_ == nullptr || !owner_.is_current()) return;
   MutexLock lock(shared_->mutex);
-  while (shared_->first <= number_ && (!shared_->running || shared_->running_here())) shared_->run_first(lock);
+  while (shared_->first <= number_ &&
+         (shared_->running_here() || (!shared_->running && !shared_->queue.front().is_for_worker)))
+    shared_->run_first(lock);
+}
+
+void Executor::Place::keep_for_worker() const {
+  if (shared_ == nullptr || !owner_.is_current()) return;
+  MutexLock lock(shared_->mutex);
+  if (shared_->first <= number_) shared_->queue[number_ - shared_->first].is_for_worker = true;
 }
 
 bool Executor::run_if_idle(const Task& task) {

@@ -43,8 +43,11 @@ class Executor {
    public:
     Place() = default;
     // Runs the queue up to and including the task on the calling thread, if no task runs elsewhere: that is sooner than
-    // the worker wakes. Otherwise, and where the task has run, does nothing; so it does in a forked child.
+    // the worker wakes. Stops before a task that is kept for the worker, unless this thread runs a task of the queue.
+    // Otherwise, and where the task has run, does nothing; so it does in a forked child.
     void help() const;
+    // From now on no thread that waits runs the task. Does nothing where the task has begun.
+    void keep_for_worker() const;
     // Whether this thread runs a task of the same queue: nobody else can run the tasks after it then.
     bool runs_here() const;
 

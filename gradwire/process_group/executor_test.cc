@@ -159,6 +159,21 @@ TEST(Executor, HelpRunsOnTheCallingThread) {
   EXPECT_GT(here, 0);
 }
 
+TEST(Executor, WhoHelpsLeavesATaskThatIsKeptForTheWorkerAndThoseAfterIt) {
+  Executor executor("test");
+  // Often: the worker is mostly the first.
+  for (int i = 0; i < 1000; ++i) {
+    std::thread::id kept, after;
+    const auto first = executor.post([&] { kept = std::this_thread::get_id(); }, Executor::Start::soon);
+    first->keep_for_worker();
+    const auto second = executor.post([&] { after = std::this_thread::get_id(); }, Executor::Start::soon);
+    second->help();
+    executor.run([] {});  // both have run
+    EXPECT_NE(kept, std::this_thread::get_id());
+    if (HasFailure()) break;
+  }
+}
+
 TEST(Executor, ATaskThatMayStartSoonStartsWhereNobodyHelps) {
   Executor executor("test");
   for (int i = 0; i < 20; ++i) {

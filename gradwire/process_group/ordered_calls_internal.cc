@@ -92,15 +92,15 @@ class UnderWay final {
   std::shared_ptr<std::atomic<int>> count_;
 };
 
-// A posted call. Who waits for it runs it, where the worker has not begun. But not once the future was handed out: what
-// its callbacks do belongs to the worker, and may need what the waiting thread holds.
+// A posted call. Who waits for it or a later call runs it, where the worker has not begun. But not once the future was
+// handed out: what its callbacks do belongs to the worker, and may need what the waiting thread holds.
 class PostedWork final : public LabelledWork {
  public:
   PostedWork(Future future, Executor::Place place, std::shared_ptr<void> owner)
       : owner_(std::move(owner)), future_(std::move(future)), place_(std::move(place)) {}
 
   Future future() override {
-    has_callbacks_.store(true, std::memory_order_relaxed);
+    if (!future_->completed()) place_.keep_for_worker();
     return future_;
   }
   bool is_completed() override { return future_->completed(); }
@@ -110,7 +110,7 @@ class PostedWork final : public LabelledWork {
     const WatchedWait watched(label().flight());
     if (!future_->completed()) process_.require_current("this Work");
     const bool for_as_long_as_it_takes = timeout == kNoTimeout && interrupt_check() == nullptr;
-    if (for_as_long_as_it_takes && !has_callbacks_.load(std::memory_order_relaxed)) place_.help();
+    if (for_as_long_as_it_takes) place_.help();
     run_if_queued_here();
     return LabelledWork::wait(timeout);
   }
@@ -123,7 +123,6 @@ class PostedWork final : public LabelledWork {
   const std::shared_ptr<void> owner_;  // goes after the future
   const Future future_;
   const Executor::Place place_;
-  std::atomic<bool> has_callbacks_{false};
 };
 
 // `abort`, of which `called` says afterwards whether it was called.

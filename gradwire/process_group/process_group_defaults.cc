@@ -164,7 +164,7 @@ Milliseconds left_of(const Deadline& deadline) { return std::max(deadline.remain
 }  // namespace
 
 void ProcessGroup::do_monitored_barrier(Milliseconds timeout, bool wait_all) {
-  const Milliseconds with_grace = timeout + internal::grace_for_report(timeout);
+  const Milliseconds with_grace = saturated_sum(timeout, internal::grace_for_report(timeout));
   const Deadline deadline = Deadline::after(timeout);
   const Deadline last = Deadline::after(with_grace);
   // What did not come then is waited for no longer, also when the group ends.

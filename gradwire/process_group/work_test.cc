@@ -46,6 +46,45 @@ class WaitingWork final : public Work {
   int waits = 0;
 };
 
+// What is done to the results belongs to the worker: the thread that waits may hold what a callback needs.
+TEST(Work, CallbacksOfACallDoNotRunOnAThreadThatWaitsForALaterOne) {
+  test_support::run_ranks("threads", 2, [](int rank, const std::shared_ptr<Store>& store) {
+    const auto group = make_process_group("threads", store, rank, 2);
+    AllReduceOptions later;
+    later.async = true;
+    for (int i = 0; i < 200; ++i) {
+      std::atomic<bool> ran_here{false};
+      const auto first = group->all_reduce({at::ones({4})}, later);
+      const auto with_callback = first->future()->then(
+          [&, caller = std::this_thread::get_id()](c10::ivalue::Future&) {
+            ran_here = std::this_thread::get_id() == caller;
+            return c10::IValue();
+          },
+          c10::NoneType::get());
+      const auto second = group->all_reduce({at::ones({4})}, later);
+      second->wait();
+      with_callback->wait();
+      ASSERT_FALSE(ran_here) << "call " << i;
+    }
+  });
+}
+
+// Up to 128 KiB a list goes as one call.
+TEST(Work, ListsOfTheSameLengthInAllButOtherTensorsAreADisagreement) {
+  const std::vector<std::pair<std::vector<std::int64_t>, std::vector<std::int64_t>>> lists{
+      {{8}, {4, 4}}, {{3, 5}, {4, 4}}, {{4, 4}, {4, 4, 0}}};
+  for (const auto& [mine, others] : lists) {
+    for (const bool reduces : {true, false}) {
+      test_support::run_ranks("threads", 2, [&](int rank, const std::shared_ptr<Store>& store) {
+        const auto group = make_process_group("threads", store, rank, 2);
+        Tensors tensors;
+        for (const std::int64_t length : rank == 0 ? mine : others) tensors.push_back(at::ones({length}));
+        EXPECT_THROW(reduces ? group->all_reduce(tensors)->wait() : group->broadcast(tensors)->wait(), MismatchError);
+      });
+    }
+  }
+}
+
 TEST(Work, DefaultsNeedNothingButTheFuture) {
   const Future future = new_future();
   UserWork work(future);

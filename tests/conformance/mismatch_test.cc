@@ -60,6 +60,13 @@ Action all_reduce(std::size_t count, DType dtype, ReduceOp op, CallTag tag = {})
   return
       [=](Channel& channel, Scratch& scratch) { channel.all_reduce(scratch.data(), count, dtype, op, with_tag(tag)); };
 }
+Action all_reduce_of_parts(const std::vector<std::int64_t>& lengths) {
+  return [=](Channel& channel, Scratch& scratch) {
+    CallOptions options = guarded();
+    options.parts = parts_of_lengths(lengths);
+    channel.all_reduce(scratch.data(), 12, DType::f32, ReduceOp::sum(), options);
+  };
+}
 Action broadcast(std::size_t count, DType dtype, int root) {
   return [=](Channel& channel, Scratch& scratch) { channel.broadcast(scratch.data(), count, dtype, root, guarded()); };
 }
@@ -137,6 +144,14 @@ std::vector<Case> cases() {
        all_reduce(10, DType::f32, sum, {.iteration = 5, .bucket = 1, .stage = 0, .hook = 1}),
        all_reduce(10, DType::f32, sum, {.iteration = 5, .bucket = 1, .stage = 0, .hook = 2}),
        {"after 1 replaced", "after 2 replaced"}},
+      {"one thing or several of the same count",
+       all_reduce(12, DType::f32, sum),
+       all_reduce_of_parts({4, 8}),
+       {"all_reduce(12 f32, sum)", "all_reduce(12 f32, sum, 2 tensors of sizes "}},
+      {"other parts of the same count",
+       all_reduce_of_parts({8, 4}),
+       all_reduce_of_parts({4, 8}),
+       {"2 tensors of sizes "}},
       {"other root of a broadcast", broadcast(10, DType::f32, 0), broadcast(10, DType::f32, 1), {"0", "1"}},
       {"other large count of a broadcast",
        broadcast(5'000, DType::f32, 0),

@@ -95,6 +95,9 @@ TEST_F(Validate, SizesThatNoMemoryHasAreRefused) {
   refused([&] { validate::all_gather(channel_, &memory_[0], outputs(), most / 2, kType); }, "count");
   refused([&] { validate::isend(channel_, &memory_[0], validate::kMaxBytes + 1, 0, 0); }, "message");
   refused([&] { validate::allocate(channel_, validate::kMaxBytes + 1); }, "bytes");
+  // One region holds the parts of the three ranks, so their sum must not wrap around.
+  refused([&] { validate::allocate(channel_, validate::kMaxBytes / 3); }, "bytes");
+  EXPECT_NO_THROW(validate::allocate(channel_, validate::kMaxBytes / 4));
 }
 
 TEST_F(Validate, BuffersThatOverlapAreRefused) {

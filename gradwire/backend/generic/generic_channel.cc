@@ -149,8 +149,7 @@ void GenericChannel::run_at_once(Fingerprint call, const CallOptions& options, c
 void GenericChannel::run_any(Fingerprint call, const CallOptions& options, std::size_t bytes, Entry entry,
                              const StagedBody& body) {
   check();
-  call.sequence = ++sequence_;
-  call.tag = options.tag;
+  call = complete(call, ++sequence_, options);
   trace::point("collective.entry", rank(), call.sequence);
   call_ = &call;
   std::unique_ptr<std::byte[]> staging;

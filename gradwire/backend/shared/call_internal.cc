@@ -27,10 +27,7 @@ void Call::finish() noexcept {
 }
 
 Fingerprint Call::fingerprint(DType dtype, std::size_t count, ReduceOp op, int root) const noexcept {
-  Fingerprint mine = fingerprint_of(operation_, dtype, count, op, root);
-  mine.sequence = sequence_ + 1;
-  mine.tag = options_.tag;
-  return mine;
+  return complete(fingerprint_of(operation_, dtype, count, op, root), sequence_ + 1, options_);
 }
 
 void Call::enter(const Fingerprint& mine, Location location) {

@@ -368,7 +368,7 @@ void GroupOverC10d::barrier_in_store(const std::shared_ptr<Store>& store, Millis
   constexpr char kBetween = ';';
   if (rank() != 0) {
     store->set(concat(prefix, rank()), "here");
-    const End end = await(report, 0, Deadline::after(timeout + grace_for_report(timeout)));
+    const End end = await(report, 0, Deadline::after(saturated_sum(timeout, grace_for_report(timeout))));
     if (end == End::died) throw_missing(*this, {}, {0}, timeout, /*wait_all=*/true);
     if (end == End::late) throw_no_report(*this, timeout);
     const std::string told = store->get(report);

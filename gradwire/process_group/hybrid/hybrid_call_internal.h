@@ -48,6 +48,7 @@ class HybridGroup::Call {
   }
   template <class Step>
   void meet(const Step& step) {
+    has_met_ = true;
     step(*this, local());
     if (whole_.is_leader()) step(*this, cross());
     forget_steps();
@@ -58,6 +59,8 @@ class HybridGroup::Call {
     const std::vector<Tensors> room(group.rank() == 0 ? 1 : 0, none);
     group.gather(room, {at::empty({0})}, rooted<GatherOptions>(0))->wait();
   }
+  // Whether other ranks may wait for the steps after meet(), so that the call cannot be refused on this rank alone.
+  bool has_met() const noexcept { return has_met_; }
   bool has_cross() const { return whole_.groups_.cross != nullptr; }
 
   // The ranks of the group that was asked for last, in the numbers of the whole; null where they are the same.
@@ -100,6 +103,7 @@ class HybridGroup::Call {
   const std::vector<int>* members_ = nullptr;
   int steps_ = 0;  // how often the body asked for a group
   bool refused_to_all_ = false;
+  bool has_met_ = false;
   const Deadline deadline_;
   const CallTag tag_;
 };

@@ -235,9 +235,9 @@ std::shared_ptr<Work> HybridGroup::ordered(const char* operation, const Collecti
     const PartsOfCall steps;
     try {
       body(call);
-    } catch (const InvalidArgument&) {
-      throw;  // refused before anything was sent
     } catch (const std::exception& problem) {
+      // Refused before anything was sent. After that the others are told, who would wait for this rank.
+      if (dynamic_cast<const InvalidArgument*>(&problem) != nullptr && !call.has_met()) throw;
       if (dynamic_cast<const ResourceError*>(&problem) != nullptr && call.is_refused_to_all()) throw;
       const std::exception_ptr error = in_own_ranks(std::current_exception(), call);
       fail(error, concat(describe(operation), ": ", internal::readable(problem.what())));

@@ -592,6 +592,30 @@ class FailsAtShutdown final : public CallGroup {
   const std::shared_ptr<ProcessGroup> inner_;
 };
 
+// Whether buffers overlap shows when ranks have met already.
+TEST(HybridGroups, RanksDoNotWaitForOneThatWasRefusedOnItsOwn) {
+  run_ranks("threads", 4, [](int rank, const std::shared_ptr<Store>& store) {
+    const auto everyone = make_process_group("threads", store, rank, 4, kLong);
+    const auto hybrid = HybridGroup::make(everyone->dup(), everyone->split(rank / 2));
+    const at::Tensor all = at::zeros({8});
+    const at::Tensor apart = at::ones({2});
+    std::vector<Tensors> outputs;
+    if (rank == 0) outputs.push_back({all.narrow(0, 0, 2), all.narrow(0, 1, 2), all.narrow(0, 4, 2), all.narrow(0, 6, 2)});
+    const auto begin = std::chrono::steady_clock::now();
+    try {
+      hybrid->gather(outputs, {apart})->wait();
+      ADD_FAILURE() << "rank 0 was refused";
+    } catch (const InvalidArgument&) {
+      EXPECT_EQ(rank, 0);
+    } catch (const PeerError& error) {
+      EXPECT_NE(rank, 0);
+      EXPECT_NE(std::string(error.what()).find("overlap"), std::string::npos) << error.what();
+    }
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, kLong / 2);
+    EXPECT_THROW(hybrid->barrier()->wait(), Error);
+  });
+}
+
 TEST(HybridGroups, EveryPartIsShutDownWhateverBecameOfTheOthers) {
   run_ranks("threads", 2, [](int rank, const std::shared_ptr<Store>& store) {
     const auto flat = make_process_group("threads", store, rank, 2, kLong);
