@@ -3,6 +3,7 @@
 #include "gradwire/backend/rendezvous_internal.h"
 
 #include <algorithm>
+#include <numeric>
 #include <sstream>
 
 #include "gradwire/base/error.h"
@@ -32,6 +33,16 @@ std::string text_of(int rank, const std::exception& error) {
 // "kind ranks|text", the ranks with commas.
 std::string record_of(std::string_view kind, const std::vector<int>& ranks, const std::string& text) {
   return concat(kind, " ", join(ranks, ","), "|", text);
+}
+
+// By rank, empty for a rank that has not said so. Mostly all have: two round trips instead of two a rank.
+std::vector<std::string> processes_of_ranks(Store& store, std::span<const int> ranks) {
+  std::vector<std::string> keys;
+  for (const int rank : ranks) keys.push_back(process_key(rank));
+  if (keys.empty() || store.check(keys)) return keys.empty() ? keys : store.multi_get(keys);
+  std::vector<std::string> processes;
+  for (const int rank : ranks) processes.push_back(process_of(store, rank));
+  return processes;
 }
 
 // Whether the server does not stand still, which may be the failure that is to be told: other calls would wait for it
@@ -74,6 +85,13 @@ void claim_rank(Store& store, std::string_view backend, int rank, int size) {
 
 void register_rank(Store& store, int rank) { store.set(process_key(rank), process_identity()); }
 
+void register_rank_at(Store& store, int rank, std::span<const std::string> places) {
+  const std::string process = process_identity();
+  // Where a group met in this store before, the places are its own: claim_rank() refuses this rank.
+  for (const std::string& place : places)
+    store.compare_set(concat(place, place.empty() ? "" : "/", process_key(rank)), "", process);
+}
+
 void register_processes(Store& store, std::span<const std::string> processes) {
   std::vector<std::string> keys;
   std::vector<std::string> known;
@@ -90,15 +108,17 @@ std::string process_of(Store& store, int rank) {
   return store.check({&key, 1}) ? store.get(key) : std::string();
 }
 
+std::vector<std::string> processes_of(Store& store, int size) {
+  std::vector<int> ranks(static_cast<std::size_t>(size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return processes_of_ranks(store, ranks);
+}
+
 std::vector<int> dead_ranks(Store& store, std::span<const int> ranks) {
-  std::vector<std::string> keys;
-  for (const int rank : ranks) keys.push_back(process_key(rank));
-  // Mostly all are there: two round trips instead of two a rank.
-  const bool all_here = !keys.empty() && store.check(keys);
-  const std::vector<std::string> processes = all_here ? store.multi_get(keys) : std::vector<std::string>();
+  const std::vector<std::string> processes = processes_of_ranks(store, ranks);
   std::vector<int> dead;
   for (std::size_t i = 0; i < ranks.size(); ++i) {
-    if (!may_be_alive(all_here ? processes[i] : process_of(store, ranks[i]))) dead.push_back(ranks[i]);
+    if (!may_be_alive(processes[i])) dead.push_back(ranks[i]);
   }
   return dead;
 }

@@ -49,12 +49,19 @@ void claim_rank(Store& store, std::string_view backend, int rank, int size);
 
 // Writes which process `rank` is, so that the others see its death while they wait for it.
 void register_rank(Store& store, int rank);
+// The same in several stores at once: `places` are prefixes below `store`, "" for `store` itself. For the stores where
+// the rank is to meet the others next: before it says anywhere that it comes, so that whoever has heard that also sees
+// its death.
+void register_rank_at(Store& store, int rank, std::span<const std::string> places);
 // The same for ranks 0, 1, ... at once, which have said elsewhere that they are `processes` (process_identity(); empty:
 // not known). So a rank that dies on its way to this rendezvous is not waited for.
 void register_processes(Store& store, std::span<const std::string> processes);
 
 // Which process `rank` is, as process_identity() says it; empty when it has not said so yet.
 std::string process_of(Store& store, int rank);
+
+// The same of ranks 0, 1, ... `size` - 1.
+std::vector<std::string> processes_of(Store& store, int size);
 
 // Those of `ranks` whose process said who it is and has certainly ended. Processes of other hosts count as alive.
 std::vector<int> dead_ranks(Store& store, std::span<const int> ranks);

@@ -7,6 +7,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/base/log.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/process_group/hybrid/hybrid_group.h"
 #include "gradwire/process_group/network_payload.h"
 
 namespace gradwire::internal {
@@ -29,7 +30,7 @@ void Failure::report(std::exception_ptr error, const std::string& where) {
   const std::string reason =
       concat("DistributedDataParallel on rank ", rank_, " failed in ", where, ": ", describe(error));
   log::error(reason);
-  for (const auto& group : groups) group->abort(reason);
+  for (const auto& group : groups) abort_because(*group, error, reason);
 }
 
 std::exception_ptr Failure::first() const {

@@ -87,20 +87,20 @@ class BetweenHostsHook final : public internal::HookWrapper {
     const double ranks_a_host = static_cast<double>(hosts.size()) / hosts.hosts();
     const bool divides_first = internal::divides_before_sum(buffer.scalar_type());
     if (divides_first && ranks_a_host != 1) buffer.div_(ranks_a_host);
-    within_host([&] { local.reduce({buffer}, to_first)->wait(); });
+    within_host(hosts, [&] { local.reduce({buffer}, to_first)->wait(); });
     if (hosts.is_leader()) {
       if (!divides_first && ranks_a_host != 1) buffer.div_(ranks_a_host);
-      average_between(bucket, hosts);
+      hosts.run_on_cross([&] { average_between(bucket, hosts); });
     }
-    within_host([&] { local.broadcast({buffer}, from_first)->wait(); });
+    within_host(hosts, [&] { local.broadcast({buffer}, from_first)->wait(); });
   }
 
   // The groups within and between hosts are parts of the bucket's group, which is the lane's own duplicate already. So
   // the calls pause the lane, which would refuse these groups.
   template <class Call>
-  static void within_host(const Call& call) {
+  static void within_host(const HybridGroup& hosts, const Call& call) {
     const LaneScope::Pause as_the_group;
-    call();
+    hosts.run_on_local(call);
   }
 
   // The input of the inner hook is the mean of each host, and its result is the mean of these means. So a hook that

@@ -204,6 +204,29 @@ TEST(BetweenHostsHook, UnderDdpAllRanksHoldTheSameBits) {
   });
 }
 
+// Whatever step they wait in: the group of a host or that of the first ranks.
+TEST(BetweenHostsHook, TheRanksThatAreLeftNameTheOneThatIsGoneInTheNumbersOfTheWhole) {
+  for (int gone = 0; gone < 4; ++gone) {
+    run_ranks({"threads"}, 4, [&](int rank, const std::shared_ptr<ProcessGroup>& flat) {
+      auto group = test_support::on_hosts(flat, "0011");
+      const auto hook = make_hook("int8");
+      GradBucket bucket = bucket_of(gradient(rank, 0), *group, 0, 4);
+      if (rank == gone) {
+        group->abort("this rank gives up");
+      } else {
+        try {
+          hook->run(bucket)->waitAndThrow();
+          ADD_FAILURE() << "rank " << gone << " is missing";
+        } catch (const PeerError& error) {
+          EXPECT_EQ(error.peers(), std::vector<int>{gone}) << "rank " << rank << ": " << error.what();
+          EXPECT_EQ(std::string(error.what()).find("[hybrid"), std::string::npos) << error.what();
+        }
+      }
+      flat->barrier()->wait();
+    });
+  }
+}
+
 TEST(BetweenHostsHook, TraitsAndMemoryAreTheInnerHooks) {
   const auto inner = make_comm_hook([](GradBucket& bucket) { return bucket.buffer(); });
   EXPECT_EQ(make_between_hosts_hook(inner)->traits().name, inner->traits().name);

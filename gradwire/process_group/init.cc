@@ -19,6 +19,7 @@
 #include "gradwire/base/stable_hash.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/process_group/backend_names_internal.h"
+#include "gradwire/process_group/first_places_internal.h"
 #include "gradwire/process_group/shut_down_internal.h"
 #include "gradwire/store/prefix_store.h"
 
@@ -139,6 +140,21 @@ Asked asked_of(const World& world, const char* operation, const std::vector<int>
   return asked;
 }
 
+// Runs `make`. An error of it that the other ranks hear of through the store is thrown when they have heard.
+template <class Make>
+auto heard_by_all(internal::Membership& membership, const Make& make) {
+  try {
+    return make();
+  } catch (const InvalidArgument&) {
+    throw;  // of this rank alone
+  } catch (const UnsupportedError&) {
+    throw;
+  } catch (...) {
+    membership.let_others_hear();
+    throw;
+  }
+}
+
 // This rank's number among `ranks`; nothing when it is not one of them.
 std::optional<int> place_among(const World& world, const std::vector<int>& ranks) {
   const auto place = std::find(ranks.begin(), ranks.end(), world.meeting.place.rank);
@@ -204,10 +220,13 @@ std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options) {
   }
   auto world = std::make_shared<World>();
   world->backend = internal::resolve_backend(options.backend);
-  world->meeting = internal::meet(meeting_options(options), options.group_name);
+  world->meeting = internal::meet(meeting_options(options), options.group_name, internal::first_places("default"));
   world->device = options.device_id;
-  world->group = make_process_group(world->backend, sub_store(*world, "default"), world->meeting.place.rank,
-                                    world->meeting.place.world_size, options.timeout, world->device);
+  const auto make_group = [&] {
+    return make_process_group(world->backend, sub_store(*world, "default"), world->meeting.place.rank,
+                              world->meeting.place.world_size, options.timeout, world->device);
+  };
+  world->group = heard_by_all(*world->meeting.membership, make_group);
   world->group->set_group_name(options.group_name.empty() ? "default" : options.group_name);
   if (world->backend == kThreads) {
     thread_world = world;
@@ -258,10 +277,13 @@ std::shared_ptr<ProcessGroup> new_group(const std::vector<int>& ranks, const std
     MutexLock lock(world->mutex);
     number = world->groups_made++;
   }
-  require_agreement(*world, spell(asked.ranks, asked.backend));
   const std::optional<int> place = place_among(*world, asked.ranks);
+  std::shared_ptr<Store> store = sub_store(*world, concat("new_group/", number));
+  // Before the others hear that this rank has come.
+  if (place) rendezvous::register_rank_at(*store, *place, internal::first_places());
+  require_agreement(*world, spell(asked.ranks, asked.backend));
   if (!place) return nullptr;
-  return add_group(*world, asked, *place, sub_store(*world, concat("new_group/", number)), concat("group", number));
+  return add_group(*world, asked, *place, std::move(store), concat("group", number));
 }
 
 std::shared_ptr<ProcessGroup> new_group_among(const std::vector<int>& ranks, const std::string& backend,

@@ -20,6 +20,7 @@
 #include "gradwire/base/strings.h"
 #include "gradwire/process_group/backend_group_internal.h"
 #include "gradwire/process_group/backend_names_internal.h"
+#include "gradwire/process_group/first_places_internal.h"
 #include "gradwire/process_group/c10d/gloo_internal.h"
 #include "gradwire/process_group/c10d/nccl_internal.h"
 #include "gradwire/process_group/choose_backend_internal.h"
@@ -91,13 +92,15 @@ std::shared_ptr<ProcessGroup> make_process_group(const std::string& backend, std
   // What this rank alone may refuse comes before anything in the store: the program may try another backend then.
   internal::BackendChoice choice = internal::choose_backend(asked, device_id, /*one_host=*/false);
   if (choice.name == kNccl) internal::require_nccl();
-  // Where the ranks of any backend wait for the others at first.
-  const auto part = [&](const char* name) { return std::make_shared<PrefixStore>(name, store); };
-  rendezvous::claim_backend({store, part("backend"), part("rendezvous"), part("cpu"), part("cpu/backend")},
-                            "make_process_group", rank, asked);
+  const auto part = [&](const std::string& name) { return std::make_shared<PrefixStore>(name, store); };
+  const std::vector<std::string> first_places = internal::first_places();
+  std::vector<std::shared_ptr<Store>> places;
+  for (const std::string& place : first_places) places.push_back(place.empty() ? store : part(place));
+  rendezvous::claim_backend(places, "make_process_group", rank, asked);
+  rendezvous::register_rank_at(*store, rank, first_places);
   std::vector<std::string> hosts;
   if (internal::crossing_of(choice.name)) {
-    hosts = internal::exchange_hosts(*store, rank, size, timeout);
+    hosts = internal::exchange_hosts(*store, rank, size, deadline.remaining());
     const bool one_host = std::count(hosts.begin(), hosts.end(), hosts.front()) == size;
     choice = internal::choose_backend(asked, device_id, one_host);
   }

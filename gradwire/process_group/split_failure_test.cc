@@ -47,5 +47,42 @@ TEST(SplitFailure, ARankThatDiesOnItsWayToTheNewGroupIsNamed) {
   EXPECT_LT(std::chrono::steady_clock::now() - began, kLong);
 }
 
+// At each call of the store that new_group() makes.
+TEST(NewGroupFailure, ARankThatDiesOnItsWayToTheNewGroupIsNamed) {
+  constexpr int kSize = 3;
+  constexpr int kVictim = 1;
+  for (const char* const backend : {"shm", "gloo"}) {
+    bool died = true;
+    for (int call = 1; died && call < 100; call += call < 12 ? 1 : 7) {
+      const auto ends =
+          test_support::collect_ranks("processes", kSize, [&](int rank, const std::shared_ptr<Store>& store) {
+            const auto mine = std::make_shared<test_support::DeadlyStore>(store, std::numeric_limits<int>::max());
+            InitOptions options;
+            options.backend = "shm";
+            options.store = mine;
+            options.rank = rank;
+            options.world_size = kSize;
+            options.timeout = kLong;
+            init_process_group(options)->barrier()->wait();
+            if (rank == kVictim) mine->die_at(call);
+            try {
+              const auto group = new_group({}, backend);
+              group->barrier()->wait();
+              if (rank == kVictim) ::raise(SIGKILL);  // it has made all its calls
+              group->barrier()->wait();
+              ADD_FAILURE() << "rank " << kVictim << " was not missed";
+            } catch (const PeerError& error) {
+              EXPECT_EQ(error.peers(), std::vector<int>{kVictim}) << error.what();
+            }
+          });
+      for (int rank = 0; rank < kSize; ++rank) {
+        const auto& end = ends[static_cast<std::size_t>(rank)];
+        EXPECT_EQ(end.failed, rank == kVictim) << backend << ", call " << call << ", rank " << rank << ": " << end.message;
+      }
+      if (HasFailure()) return;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace gradwire::split_failure_test

@@ -24,7 +24,7 @@ Rendezvous find_rendezvous(const RendezvousOptions& options) {
   const internal::MeetingPlace place = internal::find_meeting_place(asked, internal::process_environment());
   if (place.private_file.empty()) return {place.store, place.rank, place.world_size};
   // The name of a private file may go only when all ranks have the file open.
-  const auto meeting = std::make_shared<internal::Meeting>(internal::meet(asked, "rendezvous"));
+  const auto meeting = std::make_shared<internal::Meeting>(internal::meet(asked, "rendezvous", /*next=*/{}));
   const std::shared_ptr<Store> generation(meeting, meeting->membership->store().get());
   return {std::make_shared<PrefixStore>("program", generation), place.rank, place.world_size};
 }

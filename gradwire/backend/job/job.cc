@@ -68,7 +68,7 @@ Job::Job(const JobOptions& options) : parts_(std::make_unique<Parts>()) {
   require_sense(options);
   const Deadline deadline = Deadline::after(options.timeout);
   Parts& p = *parts_;
-  p.meeting = internal::meet(meeting_options(options), options.name);
+  p.meeting = internal::meet(meeting_options(options), options.name, {"hosts", "backend"});
   const std::shared_ptr<Store> meeting = p.meeting.membership->store();
   p.store = std::make_shared<PrefixStore>("user", meeting);
   const auto hosts = std::make_shared<PrefixStore>("hosts", meeting);

@@ -8,7 +8,7 @@
 
 namespace gradwire::internal {
 
-Meeting meet(const MeetingOptions& options, const std::string& name) {
+Meeting meet(const MeetingOptions& options, const std::string& name, const std::vector<std::string>& next) {
   const Deadline deadline = Deadline::after(options.timeout);
   const std::string prefix = concat("gradwire/", name);
   MeetingOptions attempt = options;
@@ -18,7 +18,7 @@ Meeting meet(const MeetingOptions& options, const std::string& name) {
     try {
       meeting.membership =
           std::make_unique<Membership>(std::make_shared<PrefixStore>(prefix, meeting.place.store), meeting.place.rank,
-                                       meeting.place.world_size, deadline.remaining());
+                                       meeting.place.world_size, deadline.remaining(), next);
       close_meeting_place(meeting.place, *meeting.membership->store());
       if (meeting.place.may_reconnect) meeting.place.store->set_timeout(options.timeout);
       return meeting;

@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "gradwire/backend/job/meeting_place_internal.h"
 #include "gradwire/backend/job/membership_internal.h"
@@ -18,7 +19,8 @@ struct Meeting {
 };
 
 // Finds the meeting place of `options` and waits there for all ranks; everything together takes `options.timeout` at
-// most. `name` is the job's, for several jobs in one store. Throws as find_meeting_place() and Membership do.
-Meeting meet(const MeetingOptions& options, const std::string& name);
+// most. `name` is the job's, for several jobs in one store. `next` is as for Membership. Throws as find_meeting_place()
+// and Membership do.
+Meeting meet(const MeetingOptions& options, const std::string& name, const std::vector<std::string>& next);
 
 }  // namespace gradwire::internal

@@ -3,13 +3,14 @@
 #include "gradwire/backend/job/membership_internal.h"
 
 #include <algorithm>
-#include <cstdlib>
+#include <numeric>
 #include <span>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "gradwire/backend/backend.h"
+#include "gradwire/backend/rendezvous_internal.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/interrupt.h"
 #include "gradwire/base/process_identity.h"
@@ -27,10 +28,13 @@ constexpr Milliseconds kHearing{5000};
 // How long the end of a process may take after its connections broke.
 constexpr Milliseconds kEnding{500};
 const std::string kOutcome = "outcome";
+// How many processes are expected to come, where ranks disagree about the size of the world or have one number twice.
+const std::string kExpected = "expected";
 const std::string kOk = "ok";
 const std::string kAbandoned = "abandoned";
 const std::string kMismatch = "mismatch:";
 const std::string kLost = "lost:";
+const std::string kLate = "late:";
 
 std::string peek(Store& store, const std::string& key) {
   return store.check(std::span(&key, 1)) ? store.get(key) : std::string();
@@ -39,10 +43,11 @@ std::string peek(Store& store, const std::string& key) {
 std::string claim_key(int rank) { return concat("rank/", rank); }
 std::string left_key(int rank) { return concat("left/", rank); }
 
-// Of `count` ranks from `first` on, after the last of which comes rank 0, those that have certainly ended.
-std::vector<int> dead_ranks(Store& store, int first, int count, int world_size) {
+// Of kRanksInALook ranks from `first` on, after the last of which comes rank 0, those that have certainly ended. All
+// ranks look, each at others: one look of each rank at all would be too much for the store.
+std::vector<int> dead_ranks(Store& store, int first, int world_size) {
   std::vector<int> dead;
-  for (int i = 0; i < count; ++i) {
+  for (int i = 0; i < std::min(kRanksInALook, world_size); ++i) {
     const int rank = (first + i) % world_size;
     const std::string claim = peek(store, claim_key(rank));
     if (!claim.empty() && !may_be_alive(claim)) dead.push_back(rank);
@@ -74,20 +79,24 @@ bool anyone_alive(Store& store, int world_size) {
   return false;
 }
 
-// "mismatch:<text>" or "lost:<rank>:<text>" as an exception.
+// "mismatch:<text>", "lost:<rank>:<text>" or "late:<ranks>:<text>" as an exception.
 [[noreturn]] void throw_failure(const std::string& outcome) {
   if (outcome.starts_with(kMismatch)) throw MismatchError(concat("rendezvous: ", outcome.substr(kMismatch.size())));
+  static_assert(std::string_view("lost:").size() == std::string_view("late:").size());
   const std::size_t end = outcome.find(':', kLost.size());
   if (end == std::string::npos)
     throw StoreError(concat("rendezvous: the store holds an outcome that makes no sense: ", outcome));
-  throw PeerError(concat("rendezvous: ", outcome.substr(end + 1)), {std::atoi(outcome.c_str() + kLost.size())});
+  const std::vector<int> ranks = leading_numbers(outcome.substr(kLost.size()));
+  const std::string text = concat("rendezvous: ", outcome.substr(end + 1));
+  if (outcome.starts_with(kLate)) throw TimeoutError(text, ranks);
+  throw PeerError(text, ranks);
 }
 
 }  // namespace
 
 Membership::Membership(std::shared_ptr<Store> store, int rank, int world_size, Milliseconds timeout,
-                       WaitReport::Periods reports)
-    : rank_(rank), report_(reports) {
+                       WaitReport::Periods reports, std::vector<std::string> next)
+    : rank_(rank), world_size_(world_size), next_(std::move(next)), report_(reports) {
   const Deadline deadline = Deadline::after(timeout);
   const std::string current = peek(*store, "generation");
   std::uint64_t generation = current.empty() ? 0 : static_cast<std::uint64_t>(stored_number("generation", current));
@@ -112,7 +121,7 @@ Membership::~Membership() {
 bool Membership::join(Store& store, int world_size, Milliseconds timeout) {
   std::string before = peek(store, kOutcome);
   // Ranks that died since have perhaps failed and ended in between: then the generation has an outcome.
-  if (before.empty() && !dead_ranks(store, 0, world_size, world_size).empty())
+  if (before.empty() && !dead_ranks(store, rank_, world_size).empty())
     before = store.compare_set(kOutcome, "", kAbandoned);
   if (!before.empty()) {
     refuse_late(store, before, world_size);
@@ -134,7 +143,10 @@ bool Membership::join(Store& store, int world_size, Milliseconds timeout) {
     }
     throw;
   } catch (const MismatchError&) {
-    let_all_hear(store, world_size);  // those on their way, too
+    let_all_hear(store, world_size);
+    throw;
+  } catch (const PeerError&) {
+    let_all_hear(store, world_size);
     throw;
   } catch (const Error&) {
     let_all_hear(store, 0);
@@ -142,13 +154,38 @@ bool Membership::join(Store& store, int world_size, Milliseconds timeout) {
   }
 }
 
-void Membership::let_all_hear(Store& store, int at_least) {
+void Membership::let_all_hear(Store& store, int world_size) {
   const std::string all = "all_heard";
   try {
-    if (store.add("heard", 1) >= std::max<std::int64_t>(store.add("came", 0), at_least)) store.set(all, "1");
-    if (rank_ == 0 || at_least > 0) store.wait(std::span(&all, 1), kHearing);
+    std::int64_t awaited = std::max<std::int64_t>(store.add("came", 0), world_size);
+    const std::string more = world_size > 0 ? peek(store, kExpected) : "";
+    if (!more.empty()) awaited = std::max(awaited, stored_number(kExpected, more));
+    awaited -= static_cast<std::int64_t>(dead_ranks(store, rank_, static_cast<int>(awaited)).size());
+    if (store.add("heard", 1) >= awaited) store.set(all, "1");
+    if (rank_ == 0 || world_size > 0) store.wait(std::span(&all, 1), kHearing);
   } catch (const TimeoutError&) {  // some died, or are late
   } catch (const StoreError&) {    // the store went first
+  }
+}
+
+void Membership::let_others_hear() noexcept {
+  if (rank_ != 0) return;
+  try {
+    std::vector<int> staying(static_cast<std::size_t>(world_size_ - 1));
+    std::iota(staying.begin(), staying.end(), 1);
+    const auto is_gone = [&](int rank) {
+      return !peek(*store_, left_key(rank)).empty() || !may_be_alive(peek(*store_, claim_key(rank)));
+    };
+    for (const Deadline patience = Deadline::after(kHearing); !patience.expired();) {
+      std::erase_if(staying, is_gone);
+      if (staying.empty()) return;
+      const std::string left = left_key(staying.front());
+      try {
+        store_->wait(std::span(&left, 1), std::min(kLook, patience.remaining()));
+      } catch (const TimeoutError&) {
+      }
+    }
+  } catch (const std::exception&) {  // the store is not this process's, or has gone
   }
 }
 
@@ -181,16 +218,19 @@ void Membership::claim(Store& store, int world_size) {
   if (holder != mine) {
     problem =
         concat("two ranks have the number ", rank_, ": ", describe_process(holder), " and ", describe_process(mine));
+    store.set(kExpected, std::to_string(world_size + 1));
   } else if (version != GRADWIRE_VERSION) {
     problem = concat("rank ", rank_, " has gradwire " GRADWIRE_VERSION ", another rank ", version,
                      "; install one version on all hosts");
   } else if (agreed != size) {
     problem = concat("rank ", rank_, " was started with a world of ", size, " ranks, another with ", agreed);
+    store.set(kExpected, std::to_string(std::max<std::int64_t>(world_size, stored_number("size", agreed))));
   }
   if (!problem.empty()) {
     store.compare_set(kOutcome, "", concat(kMismatch, problem));
     throw MismatchError(concat("rendezvous: ", problem));
   }
+  if (!next_.empty()) rendezvous::register_rank_at(store, rank_, next_);
   // A store that did not get a reply may have counted a rank twice: the claims decide.
   if (store.add("count", 1) >= world_size && missing_ranks(store, world_size).empty())
     store.compare_set(kOutcome, "", kOk);
@@ -212,9 +252,7 @@ std::string Membership::await_outcome(Store& store, int world_size, Milliseconds
         store.compare_set(kOutcome, "", concat(kLost, rank_, ":rank ", rank_, " gave up: ", error.what()));
         throw;
       }
-      // All ranks look, each at others first: one look of each rank at all would be too much for the store.
-      const int count = std::min(kRanksInALook, world_size);
-      for (const int rank : dead_ranks(store, std::exchange(next, (next + count) % world_size), count, world_size)) {
+      for (const int rank : dead_ranks(store, std::exchange(next, (next + kRanksInALook) % world_size), world_size)) {
         store.compare_set(kOutcome, "",
                           concat(kLost, rank, ":rank ", rank, " (", describe_process(peek(store, claim_key(rank))),
                                  ") ended while the others waited for all to be there"));
@@ -223,7 +261,7 @@ std::string Membership::await_outcome(Store& store, int world_size, Milliseconds
       const std::vector<int> missing = missing_ranks(store, world_size);
       const std::string what =
           concat(name_ranks(missing), " of ", world_size, " did not come within ", timeout.count(), " ms");
-      store.compare_set(kOutcome, "", concat(kLost, rank_, ":rank ", rank_, " gave up: ", what));
+      store.compare_set(kOutcome, "", concat(kLate, gradwire::join(missing, ","), ":rank ", rank_, ": ", what));
       throw TimeoutError(concat("rendezvous: rank ", rank_, ": ", what), missing);
     }
   }

@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "gradwire/base/deadline.h"
 #include "gradwire/base/process.h"
@@ -21,6 +22,7 @@ namespace gradwire::internal {
 //   ok          every rank is there
 //   mismatch    ranks disagree: another version of gradwire or world size, or two processes with one rank
 //   lost        a rank died or gave up while the others waited
+//   late        ranks did not come by the deadline of one that waited
 //   abandoned   left over from a job that died during its rendezvous, and found by a rank of a later one
 // Ranks join the first generation without an outcome. A rank that arrives after a failure, while the processes that
 // failed still live, gets that failure. Processes of one host see whether the process of a claim is alive: a rank that
@@ -28,15 +30,22 @@ namespace gradwire::internal {
 // joined. Between hosts the deadline decides.
 class Membership {
  public:
-  // Joins; returns when all ranks have joined. Throws MismatchError, PeerError that names the rank that died or gave
-  // up, TimeoutError that names the missing ranks, AbortedError, StoreError.
-  Membership(std::shared_ptr<Store> store, int rank, int world_size, Milliseconds timeout, WaitReport::Periods reports);
-  Membership(std::shared_ptr<Store> store, int rank, int world_size, Milliseconds timeout)
-      : Membership(std::move(store), rank, world_size, timeout, WaitReport::Periods()) {}
+  // Joins; returns when all ranks have joined. `next`: the prefixes, below store(), where the ranks meet next
+  // (rendezvous::register_rank_at()). Throws MismatchError, PeerError that names the rank that died or gave up,
+  // TimeoutError that names the missing ranks, AbortedError, StoreError.
+  Membership(std::shared_ptr<Store> store, int rank, int world_size, Milliseconds timeout, WaitReport::Periods reports,
+             std::vector<std::string> next = {});
+  Membership(std::shared_ptr<Store> store, int rank, int world_size, Milliseconds timeout,
+             std::vector<std::string> next = {})
+      : Membership(std::move(store), rank, world_size, timeout, WaitReport::Periods(), std::move(next)) {}
   // Records that this rank is done with its generation, if the store is still there. Does nothing in a forked child.
   ~Membership();
   Membership(const Membership&) = delete;
   Membership& operator=(const Membership&) = delete;
+
+  // After a failure of what the ranks do next, which they tell each other through the store: rank 0, which may serve
+  // the store, waits until the others have left or died, for 5 s at most. Other ranks do not wait.
+  void let_others_hear() noexcept;
 
   // The store, prefixed for this generation.
   const std::shared_ptr<Store>& store() const noexcept { return store_; }
@@ -44,10 +53,10 @@ class Membership {
  private:
   // Returns whether this rank has joined; false: try the next generation.
   bool join(Store& store, int world_size, Milliseconds timeout);
-  // After a failure: waits a moment until the ranks that came know of the failure, at least `at_least` of them. Rank 0
-  // does, which may serve the store. With an `at_least`, all ranks do: a rank that comes later takes the failure for
-  // its own only while the process of one that failed lives (refuse_late()).
-  void let_all_hear(Store& store, int at_least);
+  // After a failure: waits a moment until the ranks that came, and have not died, know of the failure. Rank 0 does,
+  // which may serve the store. With a `world_size`, all ranks wait, and for the whole world: a rank that comes later
+  // takes the failure for its own only while the process of one that failed lives (refuse_late()).
+  void let_all_hear(Store& store, int world_size);
   // Throws when an earlier outcome also applies to this rank.
   void refuse_late(Store& store, const std::string& outcome, int world_size);
   void claim(Store& store, int world_size);
@@ -57,6 +66,8 @@ class Membership {
   WaitReport::Missing missing(Store& store, int world_size) const;
 
   const int rank_;
+  const int world_size_;
+  const std::vector<std::string> next_;
   WaitReport report_;
   const OwnerProcess owner_;
   std::shared_ptr<Store> store_;

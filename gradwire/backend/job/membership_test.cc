@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -135,21 +136,6 @@ TEST(Membership, ARankThatComesAsTheOthersFailGetsTheirFailure) {
   EXPECT_GT(moments, 10);
 }
 
-// A rank that the store counted twice does not stand for one that has not come.
-TEST(Membership, RanksAreWaitedForThoughTheStoreRepeatsItsCalls) {
-  const auto store = std::make_shared<test_support::RepeatingStore>(std::make_shared<HashStore>());
-  try {
-    const Membership membership(store, 0, 2, Milliseconds(300));
-    ADD_FAILURE() << "rank 1 has not come";
-  } catch (const TimeoutError& error) {
-    EXPECT_EQ(error.peers(), std::vector<int>{1}) << error.what();
-  }
-  const auto other_store = std::make_shared<test_support::RepeatingStore>(std::make_shared<HashStore>());
-  std::thread other([&] { EXPECT_NO_THROW(Membership(other_store, 1, 2, std::chrono::minutes(1))); });
-  EXPECT_NO_THROW(Membership(other_store, 0, 2, std::chrono::minutes(1)));
-  other.join();
-}
-
 // A process that lives until it is killed, and its name.
 struct WaitingProcess {
   WaitingProcess() {
@@ -179,6 +165,101 @@ struct WaitingProcess {
   pid_t number = 0;
   std::string name;
 };
+
+// What all ranks throw is the same, whichever of them was the first to give up.
+TEST(Membership, ARankThatDoesNotComeIsNamedByAllThatWait) {
+  const auto store = std::make_shared<HashStore>();
+  const auto waits = [&](int rank, Milliseconds timeout) {
+    try {
+      const Membership membership(store, rank, 3, timeout);
+      ADD_FAILURE() << "rank 2 has not come";
+    } catch (const TimeoutError& error) {
+      EXPECT_EQ(error.peers(), std::vector<int>{2}) << "rank " << rank << ": " << error.what();
+    }
+  };
+  std::thread patient([&] { waits(1, std::chrono::minutes(1)); });
+  waits(0, Milliseconds(300));
+  patient.join();
+}
+
+// The process of rank 0 may serve the store, so rank 0 stays for those who come later.
+TEST(Membership, WhoDisagreesAboutTheWorldWaitsForTheLargest) {
+  for (const bool smaller_first : {true, false}) {
+    const auto store = std::make_shared<HashStore>();
+    std::atomic<bool> ended{false};
+    const auto comes = [&](int rank, int world_size) {
+      EXPECT_THROW(Membership(store, rank, world_size, std::chrono::minutes(1)), MismatchError) << "rank " << rank;
+      if (rank == 0) ended = true;
+    };
+    std::thread first([&] { smaller_first ? comes(1, 2) : comes(0, 3); });
+    const std::string claim = smaller_first ? "g0/rank/1" : "g0/rank/0";
+    store->wait(std::span(&claim, 1), std::chrono::minutes(1));
+    std::thread second([&] { smaller_first ? comes(0, 3) : comes(1, 2); });
+    const std::string heard = "g0/outcome";
+    store->wait(std::span(&heard, 1), std::chrono::minutes(1));
+    std::this_thread::sleep_for(Milliseconds(300));  // long after both have heard
+    EXPECT_FALSE(ended) << "rank 2 has not come yet";
+    comes(2, 3);
+    first.join();
+    second.join();
+  }
+}
+
+// A rank that has died is not waited for; who has not come yet is, for a moment.
+TEST(Membership, AfterADeathRankZeroStaysUntilTheOthersHaveHeard) {
+  std::atomic<bool> ended{false};
+  const auto store = std::make_shared<HashStore>();
+  WaitingProcess one;
+  store->set("g0/rank/1", one.name);
+  store->add("g0/came", 1);
+  std::thread zero([&] {
+    EXPECT_THROW(Membership(store, 0, 3, std::chrono::minutes(1)), PeerError);
+    ended = true;
+  });
+  const std::string claim = "g0/rank/0";
+  store->wait(std::span(&claim, 1), std::chrono::minutes(1));
+  one.kill();
+  const std::string outcome = "g0/outcome";
+  store->wait(std::span(&outcome, 1), std::chrono::minutes(1));
+  std::this_thread::sleep_for(Milliseconds(300));
+  EXPECT_FALSE(ended) << "rank 2 has not come yet";
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_THROW(Membership(store, 2, 3, std::chrono::minutes(1)), PeerError);
+  zero.join();
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(3)) << "rank 1 was waited for";
+}
+
+TEST(Membership, RankZeroStaysUntilTheOthersHaveLeft) {
+  const auto store = std::make_shared<HashStore>();
+  std::unique_ptr<Membership> other;
+  std::thread joins([&] { other = std::make_unique<Membership>(store, 1, 2, std::chrono::minutes(1)); });
+  Membership zero(store, 0, 2, std::chrono::minutes(1));
+  joins.join();
+  std::atomic<bool> has_left{false};
+  std::thread leaves([&] {
+    std::this_thread::sleep_for(Milliseconds(300));
+    has_left = true;
+    other.reset();
+  });
+  zero.let_others_hear();
+  EXPECT_TRUE(has_left);
+  leaves.join();
+}
+
+// A rank that the store counted twice does not stand for one that has not come.
+TEST(Membership, RanksAreWaitedForThoughTheStoreRepeatsItsCalls) {
+  const auto store = std::make_shared<test_support::RepeatingStore>(std::make_shared<HashStore>());
+  try {
+    const Membership membership(store, 0, 2, Milliseconds(300));
+    ADD_FAILURE() << "rank 1 has not come";
+  } catch (const TimeoutError& error) {
+    EXPECT_EQ(error.peers(), std::vector<int>{1}) << error.what();
+  }
+  const auto other_store = std::make_shared<test_support::RepeatingStore>(std::make_shared<HashStore>());
+  std::thread other([&] { EXPECT_NO_THROW(Membership(other_store, 1, 2, std::chrono::minutes(1))); });
+  EXPECT_NO_THROW(Membership(other_store, 0, 2, std::chrono::minutes(1)));
+  other.join();
+}
 
 // Rank 0, which serves the store, dies while rank 1 comes or waits. Once rank 1 has come, the death is rank 0's.
 TEST(Membership, TheDeathOfTheRankThatServesTheStoreIsThatRanks) {

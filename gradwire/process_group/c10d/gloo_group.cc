@@ -54,9 +54,7 @@ class GlooMeeting {
 
   // Of all ranks, when they have connected.
   std::vector<std::string> processes() const {
-    std::vector<std::string> all;
-    for (int rank = 0; rank < size_; ++rank) all.push_back(rendezvous::process_of(*store_, rank));
-    return all;
+    return rendezvous::processes_of(*store_, size_);
   }
 
  private:

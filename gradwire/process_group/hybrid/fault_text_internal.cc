@@ -45,7 +45,9 @@ std::exception_ptr end_by_others(const std::exception_ptr& error, int own_rank) 
   const std::string text = message_of(error);
   const auto culprits = culprits_in(text);
   if (!culprits || *culprits == std::vector<int>{own_rank}) return nullptr;
-  return std::make_exception_ptr(PeerError(readable(text), *culprits));
+  // The text counts the ranks of the group below.
+  const std::string who = culprits->empty() ? "" : concat(name_ranks(*culprits), " of the whole group: ");
+  return std::make_exception_ptr(PeerError(concat(who, readable(text)), *culprits));
 }
 
 bool is_about_peers(const std::exception_ptr& error) {

@@ -182,7 +182,7 @@ void HybridGroup::require_reduction(const char* operation, const std::vector<at:
 
 void HybridGroup::require_alive() const { state_->require_alive(); }
 
-void HybridGroup::fail(const std::exception_ptr& error, const std::string& reason) {
+void HybridGroup::fail(const std::exception_ptr& error, const std::string& reason) const {
   {
     MutexLock lock(state_->mutex);
     if (state_->error) return;
@@ -195,7 +195,7 @@ void HybridGroup::fail(const std::exception_ptr& error, const std::string& reaso
   groups_.local->abort(told);
 }
 
-std::exception_ptr HybridGroup::in_own_ranks(const std::exception_ptr& error, const Call& call) const {
+std::exception_ptr HybridGroup::in_own_ranks(const std::exception_ptr& error, const std::vector<int>* members) const {
   if (const auto end = internal::end_by_others(error, rank())) return end;
   // What this rank told the others, which one of them tells this rank again.
   if (const std::string text = internal::message_of(error); internal::culprits_in(text)) {
@@ -207,7 +207,26 @@ std::exception_ptr HybridGroup::in_own_ranks(const std::exception_ptr& error, co
       return std::make_exception_ptr(PeerError(internal::readable(text), {}));
     }
   }
-  return call.members() == nullptr ? error : internal::in_outer_ranks(error, *call.members());
+  return members == nullptr ? error : internal::in_outer_ranks(error, *members);
+}
+
+void HybridGroup::run_on(const std::vector<int>& members, const std::function<void()>& step) const {
+  const auto end = [&](const std::exception& problem) {
+    const std::exception_ptr error = in_own_ranks(std::current_exception(), &members);
+    fail(error, internal::readable(problem.what()));
+    std::rethrow_exception(error);
+  };
+  try {
+    step();
+  } catch (const PeerError& problem) {
+    end(problem);
+  } catch (const TimeoutError& problem) {
+    end(problem);
+  } catch (const MismatchError& problem) {
+    end(problem);
+  } catch (const AbortedError& problem) {
+    end(problem);
+  }
 }
 
 std::shared_ptr<Work> HybridGroup::own_message(std::shared_ptr<Work> message) const {
@@ -239,7 +258,7 @@ std::shared_ptr<Work> HybridGroup::ordered(const char* operation, const Collecti
       // Refused before anything was sent. After that the others are told, who would wait for this rank.
       if (dynamic_cast<const InvalidArgument*>(&problem) != nullptr && !call.has_met()) throw;
       if (dynamic_cast<const ResourceError*>(&problem) != nullptr && call.is_refused_to_all()) throw;
-      const std::exception_ptr error = in_own_ranks(std::current_exception(), call);
+      const std::exception_ptr error = in_own_ranks(std::current_exception(), call.members());
       fail(error, concat(describe(operation), ": ", internal::readable(problem.what())));
       std::rethrow_exception(error);
     }
@@ -264,6 +283,18 @@ void HybridGroup::abort(const std::string& reason) {
   if (!state_->owner.is_current()) return;
   fail(std::make_exception_ptr(AbortedError(concat(internal::name_group(*this), ": ", reason))), reason);
   state_->duplicates.abort_all(reason);
+}
+
+void HybridGroup::abort_because(const std::exception_ptr& error, const std::string& reason) {
+  if (!internal::is_about_peers(error) || internal::peers_of(error).empty()) return abort(reason);
+  if (!state_->owner.is_current()) return;
+  fail(error, reason);
+  state_->duplicates.abort_all(reason);
+}
+
+void abort_because(ProcessGroup& group, const std::exception_ptr& error, const std::string& reason) {
+  if (auto* const hybrid = dynamic_cast<HybridGroup*>(&group)) return hybrid->abort_because(error, reason);
+  group.abort(reason);
 }
 
 void HybridGroup::shutdown() {

@@ -74,9 +74,13 @@ class HybridGroup final : public CallGroup, public Closable, public DeviceStager
   // local() is the group of this host's ranks. cross() is the group of the ranks with this rank's number on every host,
   // host by host; where hosts have different numbers of ranks, cross() is null on all but the first rank of each host.
   // A hook that does one thing within a host and another between hosts calls these groups instead of this group, in the
-  // same order on all ranks. This group owns them.
+  // same order on all ranks, within run_on_local() and run_on_cross(). This group owns them.
   const std::shared_ptr<ProcessGroup>& local() const noexcept { return groups_.local; }
   const std::shared_ptr<ProcessGroup>& cross() const noexcept { return groups_.cross; }
+  // Runs `step`, which calls local() or cross() and waits. An error of `step` that tells of other ranks ends this group,
+  // as an error in one of its own calls does, and is thrown with peers() as ranks of this group.
+  void run_on_local(const std::function<void()>& step) const { run_on(ranks_of(host()), step); }
+  void run_on_cross(const std::function<void()>& step) const { run_on(cross_ranks_, step); }
   // Returns whether this rank is the first of its host.
   bool is_leader() const { return groups_.local->rank() == 0; }
 
@@ -84,6 +88,8 @@ class HybridGroup final : public CallGroup, public Closable, public DeviceStager
   bool stages_devices() const override;
   bool multiplies_as_it_sums() const override { return true; }  // within the host
   void abort(const std::string& reason) override;
+  // As abort_because() says.
+  void abort_because(const std::exception_ptr& error, const std::string& reason);
   void shutdown() override;
   bool is_open() const override;
   void before_next_call(const Tensors& inputs, std::function<void()> copy) override;
@@ -141,10 +147,12 @@ class HybridGroup final : public CallGroup, public Closable, public DeviceStager
   void require_granted(Call& call, const char* operation, const Refusal& refusal) const;
   void require_alive() const;
   // Ends the group with `error`, and tells the other ranks, through the groups below, which ranks are at fault.
-  void fail(const std::exception_ptr& error, const std::string& reason);
+  void fail(const std::exception_ptr& error, const std::string& reason) const;
   // An error of a group below, with peers() in the numbers of this group: the ranks that another rank named when it
-  // failed, else the ranks that the group below names.
-  std::exception_ptr in_own_ranks(const std::exception_ptr& error, const Call& call) const;
+  // failed, else the ranks that the group below names. `members`: its ranks, in the numbers of this group; null where
+  // they are the same.
+  std::exception_ptr in_own_ranks(const std::exception_ptr& error, const std::vector<int>* members) const;
+  void run_on(const std::vector<int>& members, const std::function<void()>& step) const;
   std::string describe(const char* operation) const;
   // `message`, a Work of the group of all ranks, with the errors of this group.
   std::shared_ptr<Work> own_message(std::shared_ptr<Work> message) const;
@@ -158,5 +166,9 @@ class HybridGroup final : public CallGroup, public Closable, public DeviceStager
   const std::shared_ptr<State> state_;                   // the first error, duplicates; messages know it too
   const std::unique_ptr<internal::OrderedCalls> calls_;  // goes first: its worker uses the groups
 };
+
+// Ends `group`, as ProcessGroup::abort(), because of `error`, whose peers() are ranks of `group`. Where the group is a
+// HybridGroup, and `error` names ranks at fault, the other ranks get these ranks in their errors, and not this rank.
+void abort_because(ProcessGroup& group, const std::exception_ptr& error, const std::string& reason);
 
 }  // namespace gradwire

@@ -616,6 +616,25 @@ TEST(HybridGroups, RanksDoNotWaitForOneThatWasRefusedOnItsOwn) {
   });
 }
 
+// As DDP does in its other lanes, when one of them has failed.
+TEST(HybridGroups, AGroupThatEndsBecauseOfAnErrorElsewhereNamesTheRanksOfThatError) {
+  run_ranks("threads", 4, [](int rank, const std::shared_ptr<Store>& store) {
+    const auto everyone = make_process_group("threads", store, rank, 4, kLong);
+    const auto hybrid = HybridGroup::make(everyone->dup(), everyone->split(rank / 2));
+    if (rank == 2) {
+      abort_because(*hybrid, std::make_exception_ptr(PeerError("rank 3 died", {3})), "the reduction failed");
+    } else if (rank != 3) {
+      try {
+        hybrid->all_reduce({at::ones({3})})->wait();
+        ADD_FAILURE() << "the group has ended";
+      } catch (const PeerError& error) {
+        EXPECT_EQ(error.peers(), std::vector<int>{3}) << error.what();
+      }
+    }
+    everyone->barrier()->wait();
+  });
+}
+
 TEST(HybridGroups, EveryPartIsShutDownWhateverBecameOfTheOthers) {
   run_ranks("threads", 2, [](int rank, const std::shared_ptr<Store>& store) {
     const auto flat = make_process_group("threads", store, rank, 2, kLong);

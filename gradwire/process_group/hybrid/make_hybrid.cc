@@ -77,13 +77,12 @@ std::shared_ptr<ProcessGroup> make_hybrid_group(const std::shared_ptr<Store>& st
   const int size = static_cast<int>(hosts.size());
   const std::string& here = hosts[static_cast<std::size_t>(rank)];
   std::vector<int> locals;
-  std::vector<std::string> processes;
+  std::vector<std::string> processes = rendezvous::processes_of(*store, size);
   std::vector<std::string> here_processes;
   for (int each = 0; each < size; ++each) {
-    processes.push_back(rendezvous::process_of(*store, each));
     if (hosts[static_cast<std::size_t>(each)] != here) continue;
     locals.push_back(each);
-    here_processes.push_back(processes.back());
+    here_processes.push_back(processes[static_cast<std::size_t>(each)]);
   }
   if (crossing == Crossing::any) crossing = choose_crossing(*store, rank, size, why_no_ucx(), timeout);
   const auto before = std::find(locals.begin(), locals.end(), rank) - locals.begin();
