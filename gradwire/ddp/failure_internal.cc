@@ -38,6 +38,20 @@ std::exception_ptr Failure::first() const {
   return first_;
 }
 
+std::exception_ptr Failure::for_later_pass() const {
+  const std::exception_ptr error = first();
+  if (error == nullptr) return nullptr;
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error&) {
+    return error;
+  } catch (...) {
+    return std::make_exception_ptr(
+        AbortedError(concat("DistributedDataParallel on rank ", rank_, ": an earlier pass failed (", describe(error),
+                            "), and the object cannot be used any more; make a new one, on all ranks")));
+  }
+}
+
 std::string Failure::description() const {
   const std::exception_ptr error = first();
   return error == nullptr ? std::string() : describe(error);

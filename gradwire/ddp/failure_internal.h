@@ -32,6 +32,10 @@ class Failure final {
   bool happened() const noexcept { return happened_; }
   // The first error. Null before report().
   std::exception_ptr first() const GRADWIRE_EXCLUDES(mutex_);
+  // What a later pass throws; null before report(). The first error, where it is one of gradwire's. An exception of the
+  // program (of its backward function, say) is quoted in an AbortedError: a program that catches its own exceptions and
+  // goes on must not take this one for new.
+  std::exception_ptr for_later_pass() const GRADWIRE_EXCLUDES(mutex_);
   // "kind: message" of the first error; empty while there is none.
   std::string description() const GRADWIRE_EXCLUDES(mutex_);
 

@@ -168,7 +168,7 @@ void Reducer::report_hook() { report_.set_hook(reduction_.hook_name(), reduction
 void Reducer::before_forward() {
   calls_.require_own_process();
   MutexLock lock(mutex_);
-  if (failure_.happened()) throw_failure();
+  if (failure_.happened()) throw_failure(failure_.for_later_pass());
   reduction_.require_capturable(options_.graph, iteration_);
   iteration_.mark_forward();
   reduction_.set_caller(observe::caller_line());
@@ -245,9 +245,10 @@ void Reducer::leave_buckets() {
   store_.make_gradients_private();
 }
 
-void Reducer::throw_failure() {
+void Reducer::throw_failure() { throw_failure(failure_.first()); }
+
+void Reducer::throw_failure(const std::exception_ptr& failure) {
   leave_buckets();
-  const std::exception_ptr failure = failure_.first();
   if (options_.errors != nullptr) options_.errors(failure);
   std::rethrow_exception(failure);
 }

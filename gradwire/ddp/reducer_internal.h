@@ -140,7 +140,7 @@ class Reducer final : public std::enable_shared_from_this<Reducer>, public Delay
   std::uint64_t payload_bytes() const { return failure_.payload_bytes(); }
   void report(DdpLoggingData& data) const;
   // The error with which this object has ended; null: it has not.
-  std::exception_ptr error() const { return failure_.first(); }
+  std::exception_ptr error() const { return failure_.for_later_pass(); }
 
  private:
   void make_control() GRADWIRE_REQUIRES(mutex_);
@@ -173,6 +173,7 @@ class Reducer final : public std::enable_shared_from_this<Reducer>, public Delay
   // Errors.
   void leave_buckets() GRADWIRE_REQUIRES(mutex_);
   [[noreturn]] void throw_failure() GRADWIRE_REQUIRES(mutex_);
+  [[noreturn]] void throw_failure(const std::exception_ptr& failure) GRADWIRE_REQUIRES(mutex_);
   [[noreturn]] void fail_and_throw(const std::string& where) GRADWIRE_REQUIRES(mutex_);
 
   // Whether there is nothing to communicate.

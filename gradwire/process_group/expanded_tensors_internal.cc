@@ -33,11 +33,11 @@ at::Tensor copied_in_turn(ProcessGroup& group, const at::Tensor& tensor) {
   return copy;
 }
 
-std::shared_ptr<Work> reduce_expanded(ProcessGroup& group, const Tensors& tensors,
-                                      const std::function<std::shared_ptr<Work>(const Tensors& copies)>& reduction) {
+std::shared_ptr<Work> call_with_copies(ProcessGroup& group, const Tensors& tensors,
+                                       const std::function<std::shared_ptr<Work>(const Tensors& copies)>& call) {
   Tensors copies;
   for (const at::Tensor& tensor : tensors) copies.push_back(copied_in_turn(group, tensor));
-  auto work = reduction(copies);
+  auto work = call(copies);
   const auto copy_results = [tensors, copies] {
     for (std::size_t i = 0; i < tensors.size(); ++i) copy_back(tensors[i], copies[i]);
   };

@@ -41,10 +41,10 @@ using internal::any_complex_half;
 using internal::any_expanded;
 using internal::arguments_of;
 using internal::as_halves;
+using internal::call_with_copies;
 using internal::is_complex_half;
 using internal::kFirstInternalTag;
 using internal::Outputs;
-using internal::reduce_expanded;
 using internal::Validator;
 using internal::work_after;
 using observe::CallKind;
@@ -200,8 +200,11 @@ std::shared_ptr<Work> ProcessGroup::enter(const char* operation, const Call& pre
 std::shared_ptr<Work> ProcessGroup::broadcast(Tensors tensors, const BroadcastOptions& options) {
   const Validator check(*this, "broadcast");
   check.timeout(options.timeout);
-  check.outputs("tensors", tensors);
+  check.tensors("tensors", tensors);
   check.root(options);
+  if (any_expanded(tensors)) {
+    return call_with_copies(here(), tensors, [&](const Tensors& copies) { return broadcast(copies, options); });
+  }
   return enter(
       "broadcast", options, rank() == options.root ? others_of(*this) * bytes_of(tensors) : 0,
       PreparedCall{arguments_of(CallKind::broadcast, __builtin_return_address(0), tensors), tensors,
@@ -224,7 +227,7 @@ std::shared_ptr<Work> ProcessGroup::all_reduce(Tensors tensors, const AllReduceO
     return with_outputs(all_reduce(as_halves(tensors), options), Outputs::list(tensors));
   }
   if (any_expanded(tensors)) {
-    return reduce_expanded(here(), tensors, [&](const Tensors& copies) { return all_reduce(copies, options); });
+    return call_with_copies(here(), tensors, [&](const Tensors& copies) { return all_reduce(copies, options); });
   }
   return enter(
       "all_reduce", options, 2 * others_of(*this) * bytes_of(tensors) / (others_of(*this) + 1),
@@ -247,7 +250,7 @@ std::shared_ptr<Work> ProcessGroup::reduce(Tensors tensors, const ReduceOptions&
     return with_outputs(reduce(as_halves(tensors), options), Outputs::list(tensors));
   }
   if (any_expanded(tensors)) {
-    return reduce_expanded(here(), tensors, [&](const Tensors& copies) { return reduce(copies, options); });
+    return call_with_copies(here(), tensors, [&](const Tensors& copies) { return reduce(copies, options); });
   }
   return enter(
       "reduce", options, rank() == options.root ? 0 : bytes_of(tensors),

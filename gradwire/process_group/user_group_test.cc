@@ -149,6 +149,15 @@ TEST(UserGroup, ReducesExpandedTensorsThroughCopies) {
   });
 }
 
+// The root only reads its tensor.
+TEST(UserGroup, BroadcastsExpandedTensorsThroughCopies) {
+  on_user_ranks(3, [](UserGroup& group) {
+    const at::Tensor memory = at::full({1, 2}, group.rank() + 1, at::kFloat);
+    group.broadcast({memory.expand({4, 2})}, {.root = 1})->wait();
+    EXPECT_TRUE(at::equal(memory, at::full({1, 2}, 2, at::kFloat))) << memory;
+  });
+}
+
 TEST(UserGroup, WhatIsNotOverriddenSaysWhichGroupAndWhat) {
   const auto group = single();
   group->set_group_name("mine");

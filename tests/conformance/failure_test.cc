@@ -182,6 +182,28 @@ TEST_P(Failure, AbortFromAnotherThreadWakesABlockedCall) {
   });
 }
 
+TEST_P(Failure, AReceiveFromARankThatFailedBecauseOfAnotherNamesThatOther) {
+  run([](RankContext& context) {
+    Channel& channel = context.channel();
+    std::byte byte{};
+    const auto receive = context.rank() > 1 ? channel.irecv(&byte, 1, 1, 0) : nullptr;
+    context.meet("all wait");
+    std::vector<int> peers;
+    if (context.rank() == 0) {
+      channel.abort("rank 0 gives up");
+      peers = {0};
+    } else {
+      try {
+        receive != nullptr ? static_cast<void>(receive->wait(Deadline::after(kGuard))) : all_reduce(channel, 4, guarded());
+      } catch (const PeerError& error) {
+        peers = error.peers();
+      }
+    }
+    EXPECT_EQ(peers, std::vector<int>{0});
+    context.meet("end");
+  });
+}
+
 // A reason may be another group's failure, with the ranks at fault before it.
 TEST_P(Failure, AReasonThatQuotesErrorsReachesEveryRankWhole) {
   run([](RankContext& context) {

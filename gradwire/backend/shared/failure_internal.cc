@@ -55,6 +55,12 @@ std::string reason_of(const FailureReport& report) {
   return {report.reason, ::strnlen(report.reason, sizeof(report.reason))};
 }
 
+std::vector<int> at_fault(int peer, const FailureReport& report, int own_rank) {
+  std::vector<int> ranks = report.kind == FailureKind::peer ? to_ranks(report.culprits) : std::vector<int>{};
+  std::erase(ranks, own_rank);
+  return ranks.empty() ? std::vector<int>{peer} : ranks;
+}
+
 FailureReport report_of(const std::exception_ptr& error) noexcept {
   try {
     std::rethrow_exception(error);

@@ -7,6 +7,7 @@
 #include <exception>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "gradwire/backend/shared/steps_internal.h"
 
@@ -14,6 +15,10 @@ namespace gradwire::shared {
 
 void set_reason(FailureReport& report, std::string_view reason) noexcept;  // cut where it is too long
 std::string reason_of(const FailureReport& report);
+
+// The ranks that rank `peer` named when it failed because of others; {peer} where it failed for a reason of its own, or
+// because of `own_rank`.
+std::vector<int> at_fault(int peer, const FailureReport& report, int own_rank);
 
 FailureReport report_of(const std::exception_ptr& error) noexcept;
 

@@ -235,7 +235,9 @@ messages::Loss SharedChannel::point_to_point_failure(int peer) const {
     return {.reason = std::make_exception_ptr(peer_error(what + " left the group", {peer}, kAfterALeave)),
             .left = true};
   }
-  return {std::make_exception_ptr(peer_error(concat(what, " failed: ", reason_of(steps_.report_of(peer))), {peer}))};
+  const FailureReport& report = steps_.report_of(peer);
+  return {std::make_exception_ptr(
+      peer_error(concat(what, " failed: ", reason_of(report)), at_fault(peer, report, rank())))};
 }
 
 }  // namespace gradwire::shared
