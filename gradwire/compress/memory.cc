@@ -222,6 +222,10 @@ MemoryState average_local(std::span<const MemoryState> ranks) {
       for (std::size_t i = 0; i < vector.size(); ++i) target[i] += share * vector[i];
     }
   }
+  std::erase_if(result, [ranks](const auto& item) {
+    const auto has_it = [&item](const MemoryState& rank) { return rank.contains(item.first); };
+    return item.first.starts_with(kEstimatePrefix) && !std::all_of(ranks.begin(), ranks.end(), has_it);
+  });
   return result;
 }
 

@@ -12,6 +12,9 @@
 
 namespace gradwire::compress {
 
+// Of EF21's estimates.
+inline constexpr std::string_view kEstimatePrefix = "local/estimate/";
+
 // Thread-safe but for save(), replace(), keep(), revert(), restore(), release() and the elements of a vector: callers
 // that name different parameters do not meet.
 class NamedVectors {

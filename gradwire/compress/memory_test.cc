@@ -382,5 +382,22 @@ TEST(AverageLocal, KeepsWhatAllRanksTogetherOwe) {
   EXPECT_THROW(average_local(unequal), InvalidArgument);
 }
 
+// Rank 1 has joined: it takes the aggregate for its estimate. Of gradients of zeros, both ranks owe -2 on average.
+TEST(AverageLocal, LeavesOutAnEstimateThatARankLacks) {
+  const std::vector<MemoryState> ranks{{{"aggregate/w", {2}}, {"local/estimate/w", {2}}}, {{"aggregate/w", {2}}}};
+  const MemoryState moved = average_local(ranks);
+  EXPECT_EQ(moved, (MemoryState{{"aggregate/w", {2}}}));
+  const std::vector<Segment> one{{"w", 0, 1}};
+  const auto memory = make_ef21_memory();
+  memory->load(moved);
+  // Both ranks do the same, and all of it is delivered.
+  const Step step = run_step(*memory, one, {0}, {-2}, {-2});
+  EXPECT_EQ(step.sent, (Floats{-2}));
+  EXPECT_EQ(step.gradient, (Floats{0}));
+  const std::vector<MemoryState> all_have{{{"aggregate/w", {2}}, {"local/estimate/w", {1}}},
+                                          {{"aggregate/w", {2}}, {"local/estimate/w", {3}}}};
+  EXPECT_EQ(average_local(all_have), (MemoryState{{"aggregate/w", {2}}, {"local/estimate/w", {2}}}));
+}
+
 }  // namespace
 }  // namespace gradwire::compress::memory_test
