@@ -75,19 +75,21 @@ TEST(ChunksOfValues, LongChunksHaveSeveralBlocks) {
 
 TEST(KeysOfChunks, DifferForEachEncodingOfAStep) {
   const int ranks = 4;
-  std::set<std::tuple<std::uint64_t, std::uint32_t>> seen;
+  std::set<std::tuple<std::uint64_t, std::uint32_t, std::uint32_t>> seen;
   std::size_t made = 0;
   const auto expect_new = [&](const EncodeKey& key) {
     EXPECT_EQ(key.seed, 5U);
     EXPECT_EQ(key.step, 9U);
-    seen.insert({key.tensor, key.rank});
+    seen.insert({key.tensor, key.rank, key.piece});
     ++made;
   };
   for (const std::uint64_t tensor : {6, 7}) {
-    const ChunkKeys keys({5, tensor, 9, /*rank=*/77}, ranks);
-    for (int chunk = 0; chunk < ranks; ++chunk) {
-      for (int sender = 0; sender < ranks; ++sender) expect_new(keys.of_values(chunk, sender));
-      expect_new(keys.of_mean(chunk));
+    for (const std::uint32_t piece : {0, 1}) {
+      const ChunkKeys keys({5, tensor, 9, /*rank=*/77, piece}, ranks);
+      for (int chunk = 0; chunk < ranks; ++chunk) {
+        for (int sender = 0; sender < ranks; ++sender) expect_new(keys.of_values(chunk, sender));
+        expect_new(keys.of_mean(chunk));
+      }
     }
   }
   EXPECT_EQ(seen.size(), made);

@@ -15,12 +15,14 @@
 
 namespace gradwire::compress {
 
-// Selects the random numbers of a call. Codecs without random numbers ignore the key.
+// Selects the random numbers of a call: keys that differ in any field draw independent ones. Codecs without random
+// numbers ignore the key.
 struct EncodeKey {
   std::uint64_t seed = 0;    // the seed of the run
   std::uint64_t tensor = 0;  // the tensor: any number, the same at every step
   std::uint64_t step = 0;    // the number of encodings of that tensor so far
   std::uint32_t rank = 0;    // makes ranks round independently; ignored where ranks must agree (random-k)
+  std::uint32_t piece = 0;   // of a tensor that is encoded in pieces: which piece, from 0; below 2^32 - 1
 };
 
 // An immutable object. Threads: all methods may be called from several threads at once.

@@ -165,8 +165,8 @@ std::size_t Compressor::all_reduce(Transport& transport, std::span<const Segment
       const std::size_t begin = started * each;
       const std::size_t count = std::min(each, gradient.size() - begin);
       under_way.emplace_back(*this, transport, ascending, begin,
-                             EncodeKey{seed_, call.tensor * pieces + started, call.step, 0}, call.divisor,
-                             gradient.subspan(begin, count));
+                             EncodeKey{seed_, call.tensor, call.step, 0, static_cast<std::uint32_t>(started)},
+                             call.divisor, gradient.subspan(begin, count));
       ++started;
     }
     // The newest first, so that there is something on its way while the older ones are worked on.

@@ -39,6 +39,7 @@ TEST(RandomSequence, DiffersForEveryFieldOfTheKey) {
   EXPECT_NE(RandomSequence({1, 9, 3, 4}, 5).block(0), first);
   EXPECT_NE(RandomSequence({1, 2, 9, 4}, 5).block(0), first);
   EXPECT_NE(RandomSequence({1, 2, 3, 9}, 5).block(0), first);
+  EXPECT_NE(RandomSequence({1, 2, 3, 4, 9}, 5).block(0), first);
 }
 
 TEST(IntegerCodec, RoundingToNearestErrsByHalfAStepAtMost) {

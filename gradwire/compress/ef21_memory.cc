@@ -64,7 +64,7 @@ class Ef21Rule final {
     return estimates_.change(segment);
   }
 
-  NamedVectors estimates_{"local/estimate/"};
+  NamedVectors estimates_{kEstimatePrefix};
   NamedVectors aggregates_{"aggregate/"};
 };
 

@@ -66,7 +66,7 @@ class ExchangeEnds {
 
 // The arguments of one exchange.
 struct ExchangeCall {
-  EncodeKey key;       // seed, tensor and step, the same on all ranks; the key's rank is ignored
+  EncodeKey key;       // the same on all ranks; the key's rank is ignored
   double divisor = 0;  // the divisor of the sum over all ranks; 0: the number of ranks
   ExchangeEnds& ends;
 };

@@ -64,9 +64,9 @@ std::span<float> NamedVectors::change(const Segment& segment) {
   MutexLock lock(mutex_);
   Entry& entry = entry_of(segment);
   const std::span<float> values = fitting(segment, entry.values);
-  const bool keeps = keeps_ && !replaced_ && !entry.is_new;
+  const bool is_to_keep = is_kept(entry);
   lock.unlock();
-  if (keeps) keep_range(entry, segment.first, segment.first + segment.count);
+  if (is_to_keep) keep_range(entry, segment.first, segment.first + segment.count);
   return values;
 }
 
@@ -112,6 +112,7 @@ void NamedVectors::keep() {
   const MutexLock lock(mutex_);
   keeps_ = true;
   replaced_.reset();
+  removed_.clear();
   for (auto& [name, entry] : entries_) {
     entry.is_new = false;
     entry.kept.clear();
@@ -124,6 +125,8 @@ void NamedVectors::revert() {
   if (!keeps_) return;
   if (replaced_) entries_ = *std::exchange(replaced_, std::nullopt);
   take_back(entries_);
+  take_back(removed_);
+  entries_.merge(removed_);
 }
 
 void NamedVectors::hold(std::string_view name) {
@@ -139,16 +142,21 @@ void NamedVectors::hold(std::string_view name) {
   held = values;
 }
 
-// The ranges that were kept for revert() stay as they are: they hold values that are older.
+// What it puts in the place of the state at keep() may be older than that state.
 void NamedVectors::restore(std::string_view name) {
   const MutexLock lock(mutex_);
   const auto held = held_.find(name);
   if (held == held_.end()) return;
-  const auto entry = entries_.find(name);
-  if (!held->second) {
-    if (entry != entries_.end()) entries_.erase(entry);
-  } else if (entry != entries_.end()) {
-    entry->second.values = std::move(*held->second);
+  if (const auto found = entries_.find(name); found != entries_.end()) {
+    Entry& entry = found->second;
+    if (held->second) {
+      if (is_kept(entry)) keep_range(entry, 0, entry.values.size());
+      entry.values = std::move(*held->second);
+    } else if (is_kept(entry)) {
+      removed_.insert(entries_.extract(found));
+    } else {
+      entries_.erase(found);
+    }
   }
   held_.erase(held);
 }
@@ -214,6 +222,10 @@ MemoryState average_local(std::span<const MemoryState> ranks) {
       for (std::size_t i = 0; i < vector.size(); ++i) target[i] += share * vector[i];
     }
   }
+  std::erase_if(result, [ranks](const auto& item) {
+    const auto has_it = [&item](const MemoryState& rank) { return rank.contains(item.first); };
+    return item.first.starts_with(kEstimatePrefix) && !std::all_of(ranks.begin(), ranks.end(), has_it);
+  });
   return result;
 }
 

@@ -125,9 +125,10 @@ struct MomentumOptions {
 std::unique_ptr<Memory> make_momentum_memory(const MomentumOptions& options = {});
 
 // Returns the state that every rank of a new world loads, whatever its size, from the states of all ranks of the old
-// world. "local/" entries are averaged (a missing entry counts as zeros); the other entries are copied. For each kind
-// of memory, the mean over all ranks of what is still to be sent stays the same. Throws InvalidArgument when `ranks` is
-// empty, or when entries of one key differ in length.
+// world. "local/" entries are averaged (a missing entry counts as zeros); the other entries are copied. An estimate of
+// EF21 that one of the ranks lacks is left out: that rank took the aggregate for it, so the aggregate is the mean of
+// all estimates, and all ranks start from it. For each kind of memory, the mean over all ranks of what is still to be
+// sent stays the same. Throws InvalidArgument when `ranks` is empty, or when entries of one key differ in length.
 MemoryState average_local(std::span<const MemoryState> ranks);
 
 }  // namespace gradwire::compress

@@ -12,6 +12,9 @@
 
 namespace gradwire::compress {
 
+// Of EF21's estimates.
+inline constexpr std::string_view kEstimatePrefix = "local/estimate/";
+
 // Thread-safe but for save(), replace(), keep(), revert(), restore(), release() and the elements of a vector: callers
 // that name different parameters do not meet.
 class NamedVectors {
@@ -51,6 +54,8 @@ class NamedVectors {
   };
   using Entries = std::map<std::string, Entry, std::less<>>;
 
+  // True for an entry of the state at keep(), whose values revert() brings back.
+  bool is_kept(const Entry& entry) const GRADWIRE_REQUIRES(mutex_) { return keeps_ && !replaced_ && !entry.is_new; }
   std::span<float> fitting(const Segment& segment, std::vector<float>& vector) const;
   Entry& entry_of(const Segment& segment) GRADWIRE_REQUIRES(mutex_);
   static void keep_range(Entry& entry, std::size_t first, std::size_t end);
@@ -60,7 +65,9 @@ class NamedVectors {
   mutable Mutex mutex_;
   Entries entries_ GRADWIRE_GUARDED_BY(mutex_);  // its nodes do not move
   bool keeps_ GRADWIRE_GUARDED_BY(mutex_) = false;
-  // The state at keep(), once replace() has put another one in its place.
+  // Entries of the state at keep() that restore() has taken out since then.
+  Entries removed_ GRADWIRE_GUARDED_BY(mutex_);
+  // The state at keep(), but for those, once replace() has put another one in its place.
   std::optional<Entries> replaced_ GRADWIRE_GUARDED_BY(mutex_);
   // Of hold(); not given: there was no vector. Its nodes do not move.
   std::map<std::string, std::optional<std::vector<float>>, std::less<>> held_ GRADWIRE_GUARDED_BY(mutex_);

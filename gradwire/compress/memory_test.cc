@@ -220,7 +220,15 @@ TEST_P(EveryMemory, AStepWithoutAfterIsAsIfItHadNotBeen) {
   EXPECT_EQ(memory->save(), expected->save());
 }
 
-// Parts of a parameter at random, which overlap and come again; now and then a parameter that is new, or another state.
+TEST_P(EveryMemory, BeforeMakesNoState) {
+  const auto memory = make();
+  Floats gradient{1, 2};
+  memory->before(kOne, 1, gradient, gradient);
+  EXPECT_TRUE(memory->save().empty());
+}
+
+// Parts of a parameter at random, which overlap and come again; now and then a parameter that is new, one that is held
+// or restored, or another state.
 TEST_P(EveryMemory, RevertBringsBackTheStateThatWasKept) {
   std::mt19937 random(1);
   const auto number = [&] { return static_cast<float>(random() % 100) - 50; };
@@ -230,6 +238,8 @@ TEST_P(EveryMemory, RevertBringsBackTheStateThatWasKept) {
     const std::size_t first = random() % 20;
     const std::size_t count = 1 + random() % (20 - first);
     const std::vector<Segment> part{{name, 0, count, first, 20}};
+    if (random() % 4 == 0) memory->restore(name);
+    if (random() % 4 == 0) memory->hold(name);
     Floats gradient(count), delivered(count), mean(count);
     for (Floats* values : {&gradient, &delivered, &mean}) std::generate(values->begin(), values->end(), number);
     run_step(*memory, part, gradient, delivered, mean);
@@ -327,6 +337,24 @@ TEST_P(EveryMemory, RestoreBringsBackAHeldParameterAlone) {
   EXPECT_TRUE(memory->save().empty());
 }
 
+// What was held before keep() may be older than the kept state.
+TEST_P(EveryMemory, RevertTakesBackARestore) {
+  for (const bool is_there : {false, true}) {
+    const auto memory = make();
+    if (is_there) run_step(*memory, kOne, {1, 2}, {0, 1}, {1, 1});
+    const MemoryState held = memory->save();
+    memory->hold("w");
+    run_step(*memory, kOne, {3, 5}, {1, 0}, {1, 1});
+    memory->keep();
+    const MemoryState kept = memory->save();
+    memory->restore("w");
+    EXPECT_EQ(memory->save(), held);
+    run_step(*memory, kOne, {7, 8}, {0, 0}, {2, 2});
+    memory->revert();
+    EXPECT_EQ(memory->save(), kept);
+  }
+}
+
 TEST_P(EveryMemory, RefusesAnotherLengthAndForeignKeys) {
   const auto memory = make();
   run_step(*memory, kOne, {1, 2}, {0, 1}, {1, 1});
@@ -352,6 +380,23 @@ TEST(AverageLocal, KeepsWhatAllRanksTogetherOwe) {
   EXPECT_THROW(average_local({}), InvalidArgument);
   const std::vector<MemoryState> unequal{{{"local/residual/w", {1, 2}}}, {{"local/residual/w", {1}}}};
   EXPECT_THROW(average_local(unequal), InvalidArgument);
+}
+
+// Rank 1 has joined: it takes the aggregate for its estimate. Of gradients of zeros, both ranks owe -2 on average.
+TEST(AverageLocal, LeavesOutAnEstimateThatARankLacks) {
+  const std::vector<MemoryState> ranks{{{"aggregate/w", {2}}, {"local/estimate/w", {2}}}, {{"aggregate/w", {2}}}};
+  const MemoryState moved = average_local(ranks);
+  EXPECT_EQ(moved, (MemoryState{{"aggregate/w", {2}}}));
+  const std::vector<Segment> one{{"w", 0, 1}};
+  const auto memory = make_ef21_memory();
+  memory->load(moved);
+  // Both ranks do the same, and all of it is delivered.
+  const Step step = run_step(*memory, one, {0}, {-2}, {-2});
+  EXPECT_EQ(step.sent, (Floats{-2}));
+  EXPECT_EQ(step.gradient, (Floats{0}));
+  const std::vector<MemoryState> all_have{{{"aggregate/w", {2}}, {"local/estimate/w", {1}}},
+                                          {{"aggregate/w", {2}}, {"local/estimate/w", {3}}}};
+  EXPECT_EQ(average_local(all_have), (MemoryState{{"aggregate/w", {2}}, {"local/estimate/w", {2}}}));
 }
 
 }  // namespace

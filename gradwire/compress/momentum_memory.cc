@@ -25,12 +25,12 @@ class MomentumRule final {
     for (const Segment& segment : segments) {
       const auto own = part_of(values, segment);
       clip(own, world);
-      const auto momentum = momenta_.get(segment);
-      const auto velocity = velocities_.get(segment);
+      const auto momentum = momenta_.find(segment);
+      const auto velocity = velocities_.find(segment);
       const auto next = next_momenta_.get(segment);
       for (std::size_t i = 0; i < own.size(); ++i) {
-        next[i] = options_.momentum * momentum[i] + own[i];
-        own[i] = velocity[i] + next[i];
+        next[i] = options_.momentum * value_at(momentum, i) + own[i];
+        own[i] = value_at(velocity, i) + next[i];
       }
     }
   }
@@ -58,6 +58,10 @@ class MomentumRule final {
   void forget_step() { next_momenta_.replace({}); }
 
  private:
+  // Of what find() gives: empty for zeros.
+  static float value_at(std::span<const float> values, std::size_t i) noexcept {
+    return values.empty() ? 0.0f : values[i];
+  }
   void clip(std::span<float> gradient, int world) const noexcept {
     if (options_.clip == 0) return;
     double squares = 0;

@@ -25,17 +25,18 @@ class RandomSequence {
   RandomSequence(const EncodeKey& key, std::uint32_t purpose) noexcept {
     // The fields do not fit into a key, so the generator itself mixes them in, one after another.
     key_ = {static_cast<std::uint32_t>(key.seed), static_cast<std::uint32_t>(key.seed >> 32)};
-    fold(key.tensor, purpose);
-    fold(key.step, key.rank);
+    fold(key.tensor, purpose, 1);
+    fold(key.step, key.rank, 1 + key.piece);
   }
   // Numbers 4n to 4n + 3, each uniform in all 32-bit numbers.
   PhiloxBlock block(std::uint64_t n) const noexcept { return kernels::philox_block(key_, n); }
   const PhiloxKey& key() const noexcept { return key_; }
 
  private:
-  void fold(std::uint64_t word, std::uint32_t extra) noexcept {
+  // `last` is not 0, which is the last word of the counters of block().
+  void fold(std::uint64_t word, std::uint32_t extra, std::uint32_t last) noexcept {
     const PhiloxBlock mixed =
-        philox(key_, {static_cast<std::uint32_t>(word), static_cast<std::uint32_t>(word >> 32), extra, 1});
+        philox(key_, {static_cast<std::uint32_t>(word), static_cast<std::uint32_t>(word >> 32), extra, last});
     key_ = {mixed[0], mixed[1]};
   }
 

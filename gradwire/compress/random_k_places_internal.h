@@ -15,7 +15,9 @@ namespace gradwire::compress {
 class RandomKPlaces {
  public:
   RandomKPlaces(const EncodeKey& key, std::size_t count, std::size_t number)
-      : random_({key.seed, key.tensor, key.step, 0}, kPurpose), short_(count / number), longer_(count % number) {}
+      : random_({key.seed, key.tensor, key.step, 0, key.piece}, kPurpose),
+        short_(count / number),
+        longer_(count % number) {}
   struct Place {
     std::size_t index;
     std::size_t length;  // of the stretch that it was drawn from

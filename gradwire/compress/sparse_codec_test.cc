@@ -154,6 +154,7 @@ TEST(RandomKCodec, RanksAgreeOnThePlacesWithoutSendingThem) {
   const EncodeKey other_rank{1, 2, 3, 7};
   const auto bytes = encode(*codec, values, key);
   EXPECT_EQ(encode(*codec, values, other_rank), bytes);
+  EXPECT_NE(encode(*codec, values, {1, 2, 3, 0, 7}), bytes);
   std::vector<float> back(values.size());
   codec->decode(bytes, other_rank, back);
   std::size_t kept = 0;

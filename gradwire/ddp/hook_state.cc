@@ -5,6 +5,7 @@
 #include <ATen/Functions.h>
 #include <c10/core/GradMode.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -16,6 +17,7 @@ namespace gradwire {
 namespace {
 
 constexpr std::string_view kLocal = "local/";
+constexpr std::string_view kEstimate = "local/estimate/";  // of the memory EF21
 constexpr const char* kCount = "hook_state_entries";
 
 bool is_local(const std::string& key) { return key.starts_with(kLocal); }
@@ -99,6 +101,10 @@ HookState average_local(const std::vector<HookState>& parts) {
       sum.add_(more, 1.0 / static_cast<double>(parts.size()));
     }
   }
+  std::erase_if(mean, [&parts](const auto& item) {
+    const auto has_it = [&item](const HookState& part) { return part.contains(item.first); };
+    return item.first.starts_with(kEstimate) && !std::all_of(parts.begin(), parts.end(), has_it);
+  });
   return mean;
 }
 

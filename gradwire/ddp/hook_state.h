@@ -43,8 +43,10 @@ HookState join_parts(HookState shared, const HookState& local);
 // Returns the local part for every rank of a run with another world size: for each key the mean over `parts`, the local
 // parts of all ranks that saved. A tensor that a part lacks counts as zeros. With the mean, the ranks together still
 // owe the same average gradient: a hook divides an undelivered gradient by the number of ranks when it delivers the
-// gradient. Throws InvalidArgument when `parts` is empty, when a value is not a floating-point tensor, and when the
-// tensors of one key differ in sizes or dtypes.
+// gradient. An estimate of the memory EF21 ("local/estimate/NAME") that a part lacks is left out: that rank took
+// "aggregate/NAME" of the shared part for it, and all ranks start from the aggregate then. Throws InvalidArgument when
+// `parts` is empty, when a value is not a floating-point tensor, and when the tensors of one key differ in sizes or
+// dtypes.
 HookState average_local(const std::vector<HookState>& parts);
 
 }  // namespace gradwire

@@ -133,6 +133,20 @@ at::Tensor average_of(CommHook& hook, ProcessGroup& group, const at::Tensor& gra
   return result_of(hook, bucket).cpu().as_strided(gradient.sizes(), gradient.strides());
 }
 
+// A long gradient is compressed in pieces, each of which draws random numbers of its own.
+TEST(DevicePieces, DrawTheNumbersOfTheCpu) {
+  const std::string spec = "int8:block=64,rounding=stochastic,memory=none,exchange=";
+  for (const std::string exchange : {"all_gather", "all_reduce"}) {
+    SCOPED_TRACE(exchange);
+    const at::Tensor gradient = random_tensor({(std::int64_t{1} << 20) + 5000}, 1);
+    run_device_ranks(1, [&](int, const std::shared_ptr<ProcessGroup>& group) {
+      const auto on_device = make_hook(spec + exchange), on_cpu = make_hook(spec + exchange);
+      const at::Tensor expected = average_of(*on_cpu, *group, gradient, c10::Device(at::kCPU), 0);
+      EXPECT_TRUE(average_of(*on_device, *group, gradient, test_device(0), 0).equal(expected));
+    });
+  }
+}
+
 // A state that was saved on one device goes on where it is loaded: on a device or on the CPU.
 TEST(HookStateOfADevice, GoesOnWhereItIsLoaded) {
   for (const char* spec : {"int4", "top_k:ratio=0.1", "dgc:ratio=0.1,ramp=0", "int8:memory=ef21"}) {

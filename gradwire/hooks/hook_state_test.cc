@@ -244,6 +244,14 @@ TEST(HookStateTest, WhatDoesNotFitIsRefused) {
   EXPECT_TRUE(mean.at("local/e").toTensor().equal(at::full({2}, 0.5)));
 }
 
+// A rank that has joined takes EF21's aggregate for its estimate: zeros would not be what it owes.
+TEST(HookStateTest, AnEstimateThatAPartLacksIsLeftOut) {
+  const std::string key = "local/estimate/w";
+  EXPECT_FALSE(average_local({{{key, at::ones({2})}}, {}}).contains(key));
+  const auto mean = average_local({{{key, at::ones({2})}}, {{key, at::zeros({2})}}});
+  EXPECT_TRUE(mean.at(key).toTensor().equal(at::full({2}, 0.5)));
+}
+
 TEST(BucketOrder, IsAnOrderOfTheParametersGivenBeforeTraining) {
   run_ranks(kSetup, 1, [](int, const std::shared_ptr<ProcessGroup>& group) {
     Mlp net(1, 4);

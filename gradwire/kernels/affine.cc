@@ -31,13 +31,12 @@ ValueRange find_range(const float* source, std::size_t count) noexcept {
 }
 
 void quantize(const float* source, std::size_t count, AffineScale affine, std::uint8_t* codes) noexcept {
-  // Adding 1.5 * 2^23 leaves the rounded integer in the low bits of the sum.
-  constexpr float kMagic = 12582912.0f;
-  const auto zero_point = static_cast<int>(affine.zero_point);
+  // The bits of the sum whose code is 0.
+  const int zero = std::bit_cast<int>(kRoundingMagic) - static_cast<int>(affine.zero_point);
   for (std::size_t i = 0; i < count; ++i) {
-    const float sum = load_element<float>(source, i) / affine.scale + kMagic;
-    const int rounded = std::bit_cast<int>(sum) - std::bit_cast<int>(kMagic);
-    codes[i] = static_cast<std::uint8_t>(std::clamp(rounded + zero_point, 0, 255));
+    const int bits = std::bit_cast<int>(load_element<float>(source, i) / affine.scale + kRoundingMagic);
+    const int number = bits > std::bit_cast<int>(kInfiniteSum) ? 0 : bits;
+    codes[i] = static_cast<std::uint8_t>(std::clamp(number, zero, zero + 255) - zero);
   }
 }
 

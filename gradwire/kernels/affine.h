@@ -25,7 +25,8 @@ struct AffineScale {
 AffineScale affine_scale(const float* source, std::size_t count) noexcept;
 
 // codes[i] = round(source[i] / scale) + zero_point, half to even, clamped to 0 and 255. For values within the range
-// that `affine` covers, the error is at most half a unit. When the scale is NaN, all codes are 0.
+// that `affine` covers, the error is at most half a unit. The code of a quotient that is NaN is 0; when the scale is
+// NaN, all codes are 0.
 void quantize_affine(const float* source, std::size_t count, AffineScale affine, std::uint8_t* codes) noexcept;
 
 // `count` codes of one rank.

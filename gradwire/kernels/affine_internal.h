@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <span>
 
 #include "gradwire/kernels/affine.h"
@@ -18,6 +19,12 @@ struct ValueRange {
   float high = 0;
   float poison = 0;
 };
+
+// quantize() adds 1.5 * 2^23 to a quotient, which leaves the rounded integer in the low bits of the sum. Of quotients
+// from 2^22 on it does not, so the bits themselves are clamped: as integers they are in the order of the sums, and
+// those of negative sums come before all others.
+inline constexpr float kRoundingMagic = 12582912.0f;
+inline constexpr float kInfiniteSum = std::numeric_limits<float>::infinity();  // beyond it are the positive NaNs
 
 // Functions of one instruction set. quantize() may assume a scale that is no NaN.
 struct AffineLoops {

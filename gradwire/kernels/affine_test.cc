@@ -105,6 +105,36 @@ TEST_P(AffineTest, CodesRoundHalfToEven) {
   }
 }
 
+// Far beyond the codes, up to quotients that no integer and no float holds, and around where a code is the last one.
+TEST_P(AffineTest, CodesOfAnyValueAreClamped) {
+  std::vector<float> odd{0.0f, -0.0f, 0.5f, 1.5f, 254.5f, 255.5f, 256, 256.5f, 257};
+  for (const float large :
+       {4194303.5f, 4194304.0f, 6e6f, 8388608.0f, 1.3e7f, 2e7f, 2147483648.0f, 3e9f, 1e10f, 1e30f, kMax, kInfinity}) {
+    odd.push_back(large);
+  }
+  for (std::size_t i = odd.size(); i > 0; --i) odd.push_back(-odd[i - 1]);
+  odd.push_back(kNan);
+  for (const float scale : {1.0f, 0.25f, 1e30f, std::numeric_limits<float>::min(), kInfinity}) {
+    for (const float zero_point : {0.0f, 10.0f, 128.0f, 255.0f}) {
+      for (const std::size_t count : counts()) {
+        std::vector<float> values(count);
+        for (std::size_t i = 0; i < count; ++i) values[i] = odd[(i * 7 + count) % odd.size()];
+        std::vector<std::uint8_t> codes(count + 1, 0xa5);
+        quantize_affine(values.data(), count, {scale, zero_point}, codes.data());
+        ASSERT_EQ(codes[count], 0xa5);
+        for (std::size_t i = 0; i < count; ++i) {
+          const float quotient = values[i] / scale;
+          const double expected = std::isnan(quotient)
+                                      ? 0.0
+                                      : std::clamp(std::nearbyint(double{quotient}) + double{zero_point}, 0.0, 255.0);
+          ASSERT_EQ(codes[i], expected) << values[i] << " / " << scale << " + " << zero_point << ", " << i << " of "
+                                        << count;
+        }
+      }
+    }
+  }
+}
+
 TEST_P(AffineTest, AveragesInTheOrderOfTheParts) {
   for (const std::size_t count : counts()) {
     std::vector<std::vector<std::uint8_t>> codes(3, std::vector<std::uint8_t>(count));

@@ -9,6 +9,7 @@
 #include <hwy/highway.h>
 
 #include <algorithm>
+#include <bit>
 
 #include "gradwire/kernels/affine_internal.h"
 #include "gradwire/kernels/dispatch_internal.h"
@@ -52,11 +53,16 @@ void quantize_affine(const float* source, std::size_t count, AffineScale affine,
   const IntTag integer;
   const std::size_t lanes = hn::Lanes(tag);
   const auto scale = hn::Set(tag, affine.scale);
-  const auto zero_point = hn::Set(integer, static_cast<std::int32_t>(affine.zero_point));
+  const auto magic = hn::Set(tag, kRoundingMagic);
+  const auto infinite = hn::Set(integer, std::bit_cast<std::int32_t>(kInfiniteSum));
+  const auto zero =
+      hn::Set(integer, std::bit_cast<std::int32_t>(kRoundingMagic) - static_cast<std::int32_t>(affine.zero_point));
   std::size_t i = 0;
   for (; count - i >= lanes; i += lanes) {
-    const auto rounded = hn::NearestInt(hn::Div(hn::LoadU(tag, source + i), scale));
-    hn::StoreU(hn::DemoteTo(narrow, hn::Add(rounded, zero_point)), narrow, codes + i);
+    const auto bits = hn::BitCast(integer, hn::Add(hn::Div(hn::LoadU(tag, source + i), scale), magic));
+    const auto number = hn::IfThenZeroElse(hn::Gt(bits, infinite), bits);
+    // DemoteTo() takes all above 255 for 255.
+    hn::StoreU(hn::DemoteTo(narrow, hn::Sub(hn::Max(number, zero), zero)), narrow, codes + i);
   }
   affine_loops_scalar().quantize(source + i, count - i, affine, codes + i);
 }

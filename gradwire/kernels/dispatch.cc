@@ -10,6 +10,7 @@
 #include "gradwire/base/environment.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/base/thread_local.h"
 #include "gradwire/kernels/affine_internal.h"
 #include "gradwire/kernels/dispatch_internal.h"
 #include "gradwire/kernels/highway_internal.h"
@@ -22,7 +23,7 @@ namespace {
 constexpr const char* kVariable = "GRADWIRE_KERNELS";
 
 std::atomic<const KernelSet*> g_selected{nullptr};  // null: the default, not looked up yet
-std::atomic<const char*> g_last_run{""};
+GRADWIRE_STATIC_THREAD_LOCAL const char* last_run_of_thread = "";
 
 std::string lower_case(std::string_view text) {
   std::string lower(text);
@@ -116,13 +117,8 @@ const KernelSet& active() noexcept {
   return *set;
 }
 
-void note_run(const char* compiled_for) noexcept {
-  // Reading first keeps the line shared between threads that run the same loops.
-  if (g_last_run.load(std::memory_order_relaxed) != compiled_for) {
-    g_last_run.store(compiled_for, std::memory_order_relaxed);
-  }
-}
+void note_run(const char* compiled_for) noexcept { last_run_of_thread = compiled_for; }
 
-std::string_view last_run() noexcept { return g_last_run.load(std::memory_order_relaxed); }
+std::string_view last_run() noexcept { return last_run_of_thread; }
 
 }  // namespace gradwire::kernels

@@ -79,7 +79,8 @@ std::size_t cast_scalar(const CastCall& call, std::size_t begin, std::size_t end
 std::size_t copy_scalar(void* to, const void* from, std::size_t begin, std::size_t end, bool streamed) noexcept;
 
 // Each loop notes the instruction set that it was compiled for (Highway's name, a string that lives for ever); a test
-// reads it back. One note for the process: the last loop that ran on any thread.
+// reads it back. One note for each thread: a vector loop and the scalar loop for its rest change it with each call, so
+// threads would fetch a common one from one another.
 void note_run(const char* compiled_for) noexcept;
 std::string_view last_run() noexcept;
 

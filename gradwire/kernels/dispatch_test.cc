@@ -7,6 +7,7 @@
 
 #include <cctype>
 #include <cstdlib>
+#include <thread>
 
 #include "gradwire/base/error.h"
 #include "gradwire/kernels/cast.h"
@@ -66,6 +67,12 @@ TEST_F(DispatchTest, TheSelectedSetIsTheOneThatRuns) {
     }
     EXPECT_EQ(set_that_casts(), name);
   }
+}
+
+TEST_F(DispatchTest, EachThreadNotesWhatItRan) {
+  note_run("nothing");
+  std::thread([] { EXPECT_NE(set_that_casts(), "nothing"); }).join();
+  EXPECT_EQ(last_run(), "nothing");
 }
 
 TEST_F(DispatchTest, TheVariableForcesASet) {

@@ -70,7 +70,8 @@ void unpack(int bits, const std::uint8_t* codes, std::size_t groups, std::uint8_
 void encode_fp8(const Fp8Layout& layout, const float* source, std::size_t count, float first_factor,
                 float second_factor, std::uint8_t* codes) noexcept {
   for (std::size_t i = 0; i < count; ++i) {
-    codes[i] = static_cast<std::uint8_t>(fp8_code(layout, source[i] * first_factor * second_factor));
+    codes[i] =
+        static_cast<std::uint8_t>(fp8_code(layout, load_element<float>(source, i) * first_factor * second_factor));
   }
 }
 
@@ -97,8 +98,8 @@ std::size_t select_large(const float* source, std::size_t count, std::uint32_t l
   std::size_t found = 0;
   for (std::size_t i = 0; i < count; ++i) {
     if (magnitude_bits(source, i) < least) continue;
-    indices[found] = first_index + static_cast<std::uint32_t>(i);
-    values[found] = load_element<float>(source, i);
+    store_element(indices, found, first_index + static_cast<std::uint32_t>(i));
+    store_element(values, found, load_element<float>(source, i));
     ++found;
   }
   return found;

@@ -206,6 +206,52 @@ TEST_P(QuantizeTest, Fp8IsTheNearestCode) {
   }
 }
 
+// The bytes that `values` have from an odd address on.
+class Misaligned {
+ public:
+  explicit Misaligned(std::size_t count) : bytes_(count * sizeof(float) + 1) {}
+  explicit Misaligned(const std::vector<float>& values) : Misaligned(values.size()) {
+    std::copy_n(reinterpret_cast<const unsigned char*>(values.data()), values.size() * sizeof(float),
+                bytes_.data() + 1);
+  }
+  template <class T>
+  T* data() noexcept {
+    return reinterpret_cast<T*>(bytes_.data() + 1);
+  }
+  template <class T>
+  std::vector<T> copy(std::size_t count) const {
+    std::vector<T> values(count);
+    std::copy_n(bytes_.data() + 1, count * sizeof(T), reinterpret_cast<unsigned char*>(values.data()));
+    return values;
+  }
+
+ private:
+  std::vector<unsigned char> bytes_;
+};
+
+// Under UndefinedBehaviorSanitizer an access that asks for alignment fails.
+TEST_P(QuantizeTest, AnyAlignmentGivesTheSame) {
+  for (const std::size_t count : counts()) {
+    const auto values = random_floats(count, 1, 6);
+    Misaligned source(values);
+    std::vector<std::uint8_t> codes(count), expected(count);
+    encode_fp8(kE4m3, source.data<float>(), count, 2.0f, 0.5f, codes.data());
+    encode_fp8(kE4m3, values.data(), count, 2.0f, 0.5f, expected.data());
+    ASSERT_EQ(codes, expected);
+    const auto least = std::bit_cast<std::uint32_t>(0.5f);
+    Misaligned indices(count + kSelectSlack), kept(count + kSelectSlack);
+    std::vector<std::uint32_t> expected_indices(count + kSelectSlack);
+    std::vector<float> expected_kept(count + kSelectSlack);
+    const std::size_t found =
+        select_large(source.data<float>(), count, least, 10, indices.data<std::uint32_t>(), kept.data<float>());
+    ASSERT_EQ(found, select_large(values.data(), count, least, 10, expected_indices.data(), expected_kept.data()));
+    expected_indices.resize(found);
+    expected_kept.resize(found);
+    ASSERT_EQ(indices.copy<std::uint32_t>(found), expected_indices);
+    ASSERT_EQ(kept.copy<float>(found), expected_kept);
+  }
+}
+
 TEST_P(QuantizeTest, SignsPackAndUnpack) {
   for (const std::size_t count : counts()) {
     auto values = random_floats(count, 1, 4);

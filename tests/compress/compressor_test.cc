@@ -441,6 +441,32 @@ TEST(Pieces, AreExchangesOfTheirOwn) {
   });
 }
 
+// Tensors of different numbers of pieces, on one rank: the same values are rounded in other ways.
+TEST(Pieces, OfAllTensorsDrawTheirOwnRandomNumbers) {
+  run_threads(1, [](RankContext& context) {
+    auto transport = transport_of(context);
+    const auto compressor = make_compressor("int4:block=64,rounding=stochastic,memory=none,exchange=all_gather");
+    const std::size_t each = compressor->piece_values(1);
+    const Floats once = repeated_gradient(each, 1);
+    std::vector<Floats> rounded;
+    for (const std::size_t pieces : {1, 2, 3}) {
+      for (const std::uint64_t tensor : {0, 1, 2}) {
+        Floats gradient;
+        for (std::size_t i = 0; i < pieces; ++i) gradient.insert(gradient.end(), once.begin(), once.end());
+        // Tensors of one piece and of several, under numbers that no two share.
+        compressor->all_reduce(transport, {}, {.tensor = 3 * tensor + pieces - 1, .step = 0, .divisor = 0}, gradient);
+        for (std::size_t i = 0; i < pieces; ++i) {
+          const auto from = gradient.begin() + static_cast<std::ptrdiff_t>(i * each);
+          rounded.emplace_back(from, from + static_cast<std::ptrdiff_t>(each));
+        }
+      }
+    }
+    for (std::size_t i = 0; i < rounded.size(); ++i) {
+      for (std::size_t j = 0; j < i; ++j) ASSERT_FALSE(same_bits(rounded[i], rounded[j])) << j << " and " << i;
+    }
+  });
+}
+
 // Whichever transport, and whatever a memory keeps: it keeps it where the parameter's value is.
 TEST(Pieces, OnTheirWayTogetherGiveTheSameBits) {
   run_threads(2, [](RankContext& context) {

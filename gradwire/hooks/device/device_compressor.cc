@@ -5,6 +5,7 @@
 #include <ATen/Functions.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -42,7 +43,7 @@ void DeviceCompressor::all_reduce(ProcessGroup& group, std::span<const compress:
   for (std::size_t piece = 0; piece < pieces; ++piece) {
     const std::size_t begin = piece * each;
     const auto length = static_cast<std::int64_t>(std::min(each, count - begin));
-    const compress::EncodeKey key{compressor_.seed(), call.tensor * pieces + piece, call.step, 0};
+    const compress::EncodeKey key{compressor_.seed(), call.tensor, call.step, 0, static_cast<std::uint32_t>(piece)};
     const DeviceExchanged exchanged = exchange_({group, codecs_, key, divisor, memory_->remembers()},
                                                 values.narrow(0, static_cast<std::int64_t>(begin), length));
     means.push_back(exchanged.mean);
