@@ -34,7 +34,7 @@ void add_difference(std::string& text, std::size_t from, std::uint64_t sent, std
 }
 
 void throw_if_any(const std::string& differences) {
-  if (!differences.empty()) throw MismatchError(concat("all_to_all: ranks disagree about counts: ", differences));
+  if (!differences.empty()) throw MismatchError(concat("the counts do not fit: ", differences));
 }
 
 // What every rank sends and expects, in elements: for rank r a row of `ranks` counts sent, then one of `ranks` counts

@@ -49,6 +49,11 @@ std::exception_ptr with_context(const std::string& context, bool ended) {
     return std::make_exception_ptr(TimeoutError(concat(context, error.what()), error.peers()));
   } catch (const PeerError& error) {
     return std::make_exception_ptr(peer_error(concat(context, origin_of(error.what())), error.peers()));
+  } catch (const MismatchError& error) {
+    // That of the entry says itself which call it is about.
+    const std::string_view text = error.what();
+    const bool is_of_entry = text.starts_with("ranks disagree");
+    return is_of_entry ? std::current_exception() : std::make_exception_ptr(MismatchError(concat(context, text)));
   } catch (const std::bad_alloc&) {
     return std::make_exception_ptr(AbortedError(concat(context, "no memory for messages that are under way")));
   } catch (const ResourceError& error) {

@@ -75,9 +75,9 @@ Job::~Job() { shut_down(); }
 std::uint64_t Job::new_group_number() {
   const MutexLock lock(mutex_);
   constexpr std::uint64_t kGroups = std::uint64_t{1} << 24;
-  if (++groups_made_ == kGroups)
+  if (groups_made_ + 1 >= kGroups)
     throw ResourceError("backend mpi: this process has made as many groups as there can be");
-  return static_cast<std::uint64_t>(rank_) * kGroups + groups_made_;
+  return static_cast<std::uint64_t>(rank_) * kGroups + ++groups_made_;
 }
 
 // --- the thread ----------------------------------------------------------------------------------------------------

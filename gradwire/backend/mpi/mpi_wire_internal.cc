@@ -116,7 +116,7 @@ bool MpiWire::write(int destination, const messages::Frame& frame, std::span<con
 void MpiWire::start_send(int destination, Buffer buffer) {
   if (free_.empty()) {
     // The memory for all of it first, so that a refusal leaves the arrays alike.
-    const std::size_t more = requests_.size() + 16;
+    const std::size_t more = 2 * requests_.size() + 16;
     free_.reserve(more);
     requests_.reserve(more);
     buffers_.reserve(more);
