@@ -183,18 +183,12 @@ Waiting wait_with_absent(const std::vector<GroupView>& groups, const Waiting& wa
   return wait;
 }
 
-// Whether ranks wait for each other, or for one that has left. Other ranks that are missed may send yet.
-bool may_be_of_tags(FaultClass fault) {
-  return fault == FaultClass::deadlock || fault == FaultClass::left || fault == FaultClass::skipped ||
-         fault == FaultClass::other_collective;
-}
-
 // What the calls that nobody answered show, from the oldest on.
 Diagnosis follow_oldest_wait(const std::vector<GroupView>& groups, const Occasion& occasion) {
   const auto wait = oldest_wait(groups, occasion);
   if (!wait) return {};
   Diagnosis found = follow_waits(groups, wait_with_absent(groups, *wait));
-  if (may_be_of_tags(found.fault)) found.likely_cause = sent_with_other_tag(groups);
+  found.likely_cause = sent_with_other_tag(groups, found);
   return found;
 }
 

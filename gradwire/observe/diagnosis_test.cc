@@ -859,6 +859,25 @@ TEST(Diagnosis, AMessageThatWasOrWillBeTakenIsNoCause) {
   EXPECT_EQ(elsewhere.stalled().likely_cause, "");
 }
 
+TEST(Diagnosis, AMessageForARankOutsideOfTheRingIsNoCause) {
+  Job job(3);
+  job.call(1, sent(0, 4), Outcome::good);
+  job.call(1, received(2, 0), Outcome::none);
+  job.call(2, received(1, 0), Outcome::none);
+  job.call(0, received(1, 3), Outcome::none);
+  expect(job.stalled(), FaultClass::deadlock, {1, 2});
+  EXPECT_EQ(job.stalled().likely_cause, "") << "rank 1 may send with tag 3 once rank 2 has answered";
+}
+
+TEST(Diagnosis, ATagIsToldWhereTheOthersWaitInACollective) {
+  Job job(3);
+  job.call(1, sent(0, 4), Outcome::good);
+  job.call(0, received(1, 3), Outcome::none);
+  for (const int rank : {1, 2}) job.call(rank, {}, Outcome::none);
+  EXPECT_EQ(job.stalled().culprits, std::vector<int>{0});
+  EXPECT_EQ(job.stalled().likely_cause, "rank 1 sent to rank 0 with tag 4; rank 0 waits for tag 3");
+}
+
 TEST(Diagnosis, WhereReceivesAreForgottenOnlyAMessageOfTheWaitCounts) {
   const auto forget = [](Job& job) { job.at(0).groups[0].calls.erase(job.at(0).groups[0].calls.begin()); };
   Job before = job_of_two_tags();

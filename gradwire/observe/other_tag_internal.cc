@@ -13,6 +13,24 @@
 namespace gradwire::observe {
 namespace {
 
+// Whether the rank waits in what was found: in a ring of ranks that wait for each other, or for one that has left. Of
+// other waits, what was found is the cause.
+bool is_part_of(const Diagnosis& found, const Waiting& wait, const Member& partner) {
+  const auto is_culprit = [&](const RankTable& rank) {
+    return std::find(found.culprits.begin(), found.culprits.end(), rank.rank) != found.culprits.end();
+  };
+  switch (found.fault) {
+    case FaultClass::deadlock:
+    case FaultClass::skipped:
+    case FaultClass::other_collective:
+      return is_culprit(*wait.rank);
+    case FaultClass::left:
+      return is_culprit(*partner.rank);
+    default:
+      return false;  // the partner may send yet
+  }
+}
+
 // Whether the rank makes no further call by itself: it waits in a call, or has left.
 bool sends_no_more(const Member& partner) {
   if (partner.group->closed || partner.rank->process.has_ended) return true;
@@ -44,8 +62,8 @@ std::map<int, std::int64_t> messages_left(const Waiting& wait, const Member& par
     if (was_sent && counts && call.called + partner.rank->wall_offset >= since) ++left[call.message_tag];
   }
   for (const CallRow& call : wait.group->calls) {
-    const bool may_be_of_partner = call.kind == CallKind::recv_anysource ||
-                                   (call.kind == CallKind::recv && call.root == partner.group->rank);
+    const bool may_be_of_partner =
+        call.kind == CallKind::recv_anysource || (call.kind == CallKind::recv && call.root == partner.group->rank);
     if (!may_be_of_partner || call.outcome == Outcome::refused) continue;
     if (call.outcome != Outcome::none && call.ended + wait.rank->wall_offset < since) continue;
     for (auto& [tag, messages] : left) {
@@ -73,13 +91,13 @@ std::string sentence(const Waiting& wait, const Member& partner) {
 
 }  // namespace
 
-std::string sent_with_other_tag(const std::vector<GroupView>& groups) {
+std::string sent_with_other_tag(const std::vector<GroupView>& groups, const Diagnosis& found) {
   for (const GroupView& group : groups) {
     for (const Waiting& wait : group.pending()) {
       if (wait.call->kind != CallKind::recv || wait.call->message_tag < 0 || wait.call->waited == Waited::no) continue;
       for (const Member& partner : group.absent_from(wait)) {
-        if (partner.group == nullptr || !sends_no_more(partner)) continue;
-        if (std::string found = sentence(wait, partner); !found.empty()) return found;
+        if (!is_part_of(found, wait, partner) || partner.group == nullptr || !sends_no_more(partner)) continue;
+        if (std::string words = sentence(wait, partner); !words.empty()) return words;
       }
     }
   }

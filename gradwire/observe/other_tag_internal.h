@@ -10,8 +10,9 @@
 
 namespace gradwire::observe {
 
-// "rank 1 sent to rank 0 with tag 4; rank 0 waits for tag 3", in the numbers of the job. Empty where no receive waits
-// so, where the partner may still send, and where the tables have forgotten calls that might have taken the message.
-std::string sent_with_other_tag(const std::vector<GroupView>& groups);
+// "rank 1 sent to rank 0 with tag 4; rank 0 waits for tag 3", in the numbers of the job. Empty where no receive in what
+// was `found` waits so, where the partner may still send, and where the tables have forgotten calls that might have
+// taken the message.
+std::string sent_with_other_tag(const std::vector<GroupView>& groups, const Diagnosis& found);
 
 }  // namespace gradwire::observe

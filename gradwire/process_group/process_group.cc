@@ -511,8 +511,7 @@ std::shared_ptr<Work> ProcessGroup::recv_anysource(Tensors tensors, int tag) {
   return enter("recv_anysource",
                PreparedCall{of_message(arguments_of(CallKind::recv_anysource, __builtin_return_address(0), tensors),
                                        /*peer=*/-1, tag),
-                            tensors,
-                            [&](ProcessGroup& group) { return group.do_recv_anysource(tensors, tag); }});
+                            tensors, [&](ProcessGroup& group) { return group.do_recv_anysource(tensors, tag); }});
 }
 
 }  // namespace gradwire
