@@ -74,7 +74,7 @@ std::string state_of(const LiveRank& rank, std::int64_t now) {
   if (rank.now->phase_begin == 0) return "no step yet";
   const bool waits_for_others = rank.now->phase == observe::StepPhase::wait && !has_buckets(*rank.now);
   std::string state(waits_for_others && rank.now->totals.steps > 0 ? "waiting for averages"
-                                                                  : observe::name_of(rank.now->phase));
+                                                                   : observe::name_of(rank.now->phase));
   if (since >= 1) state += format(" for %.0f s", since);
   return state;
 }
@@ -123,8 +123,7 @@ LiveRank live_rank(int rank, const std::optional<RunSums>& before, const RunSums
   live.compute = mean(now.totals.split.compute, from.totals.split.compute);
   live.communication = mean(now.totals.split.communication, from.totals.split.communication);
   live.hook = mean(now.totals.split.hook, from.totals.split.hook);
-  if (now.totals.hook > from.totals.hook)
-    live.sent = static_cast<double>(now.totals.sent - from.totals.sent) / steps;
+  if (now.totals.hook > from.totals.hook) live.sent = static_cast<double>(now.totals.sent - from.totals.sent) / steps;
   return live;
 }
 
