@@ -73,6 +73,7 @@ json to_json(const CallRow& call, const std::string& group) {
           {"bucket", call.tag >> 16 & 0xffff},
           {"stage", call.tag >> 8 & 0xff},
           {"hook", call.tag & 0xff},
+          {"message_tag", call.message_tag},
           {"called", call.called},
           {"started", call.started},
           {"ended", call.ended},
@@ -100,6 +101,7 @@ CallRow call_from(const json& line) {
   call.root = line.at("root");
   call.tag = line.at("iteration").get<std::uint64_t>() << 32 | line.at("bucket").get<std::uint64_t>() << 16 |
              line.at("stage").get<std::uint64_t>() << 8 | line.at("hook").get<std::uint64_t>();
+  call.message_tag = line.value("message_tag", -1);  // the first files lack the field
   call.called = line.at("called");
   call.started = line.at("started");
   call.ended = line.at("ended");
@@ -205,7 +207,8 @@ std::string diagnosis_line(const observe::Diagnosis& diagnosis) {
   json line = {{"fault", name_of(diagnosis.fault)},
                {"culprits", diagnosis.culprits},
                {"certain", diagnosis.certain},
-               {"words", diagnosis.words}};
+               {"words", diagnosis.words},
+               {"likely_cause", diagnosis.likely_cause}};
   if (diagnosis.call) line["call"] = to_json(*diagnosis.call, diagnosis.group);
   if (diagnosis.their_call) line["their_call"] = to_json(*diagnosis.their_call, diagnosis.their_group);
   return line.dump(-1, ' ', false, json::error_handler_t::replace);

@@ -65,6 +65,7 @@ RankTable full_table(int rank) {
   row.count = 1ULL << 40;
   row.bytes = 12;
   row.tag = std::uint64_t{3} << 32 | 2 << 16 | 1 << 8 | 9;
+  row.message_tag = 11;
   row.called = 100;
   row.started = 101;
   row.ended = 102;
@@ -91,6 +92,7 @@ void expect_same(const RankTable& a, const RankTable& b) {
   EXPECT_EQ(left.refused, right.refused);
   EXPECT_EQ(left.dtype, right.dtype);
   EXPECT_EQ(left.tag, right.tag);
+  EXPECT_EQ(left.message_tag, right.message_tag);
   EXPECT_EQ(left.count, right.count);
   EXPECT_EQ(left.outcome, right.outcome);
   EXPECT_EQ(left.peers, right.peers);
@@ -105,6 +107,22 @@ void expect_same(const RankTable& a, const RankTable& b) {
 TEST(FlightJson, ATableSurvivesTheWayThroughLines) {
   expect_same(read_flight_lines(flight_lines(full_table(2)), "here"), full_table(2));
   EXPECT_EQ(flight_lines(read_flight_lines(flight_lines(RankTable{}), "here")), flight_lines(RankTable{}));
+}
+
+TEST(FlightJson, ACallOfAnEarlierFileHasNoTag) {
+  std::string lines = flight_lines(full_table(2));
+  for (const char* field : {"\"message_tag\":11,", "\"message_tag\":-1,"}) {
+    const std::size_t begin = lines.find(field);
+    ASSERT_NE(begin, std::string::npos) << field;
+    lines.erase(begin, std::string_view(field).size());
+  }
+  EXPECT_EQ(read_flight_lines(lines, "here").groups[0].calls.at(0).message_tag, -1);
+}
+
+TEST(FlightJson, ADiagnosisHasItsLikelyCause) {
+  const observe::Diagnosis found{.fault = observe::FaultClass::deadlock, .likely_cause = "one sent \"so\""};
+  EXPECT_NE(diagnosis_line(found).find(R"("likely_cause":"one sent \"so\"")"), std::string::npos)
+      << diagnosis_line(found);
 }
 
 TEST(FlightJson, BytesThatAreNoTextAreReplaced) {

@@ -64,12 +64,17 @@ std::string number(double value) {
   return format("%.17g", value);
 }
 
+// Whether reductions of buckets are among what was recorded. Each takes some time.
+bool has_buckets(const RunSums& run) { return run.totals.hook > 0; }
+
 // What a rank does at this moment, where the moment is long enough to be seen.
 std::string state_of(const LiveRank& rank, std::int64_t now) {
   if (!rank.now) return "has not begun";
   const double since = kNano * static_cast<double>(now - rank.now->phase_begin);
   if (rank.now->phase_begin == 0) return "no step yet";
-  std::string state(observe::name_of(rank.now->phase));
+  const bool waits_for_others = rank.now->phase == observe::StepPhase::wait && !has_buckets(*rank.now);
+  std::string state(waits_for_others && rank.now->totals.steps > 0 ? "waiting for averages"
+                                                                   : observe::name_of(rank.now->phase));
   if (since >= 1) state += format(" for %.0f s", since);
   return state;
 }
@@ -85,7 +90,7 @@ std::array<std::string, 8> cells_of(const LiveRank& rank, std::int64_t now) {
           rank.any_steps ? human_seconds(rank.step) : none,
           rank.any_steps ? percent(rank.compute, rank.step) : none,
           rank.any_steps ? percent(rank.communication + rank.hook, rank.step) : none,
-          rank.any_steps ? human_bytes(rank.sent) : none,
+          rank.sent ? human_bytes(*rank.sent) : none,
           state_of(rank, now)};
 }
 
@@ -118,7 +123,7 @@ LiveRank live_rank(int rank, const std::optional<RunSums>& before, const RunSums
   live.compute = mean(now.totals.split.compute, from.totals.split.compute);
   live.communication = mean(now.totals.split.communication, from.totals.split.communication);
   live.hook = mean(now.totals.split.hook, from.totals.split.hook);
-  live.sent = static_cast<double>(now.totals.sent - from.totals.sent) / steps;
+  if (now.totals.hook > from.totals.hook) live.sent = static_cast<double>(now.totals.sent - from.totals.sent) / steps;
   return live;
 }
 
@@ -141,6 +146,7 @@ std::string line_of_job(const std::vector<LiveRank>& ranks) {
   std::uint64_t steps = 0;
   int moving = 0;  // ranks in which a step has ended lately
   double slowest = 0;
+  int sending = 0;  // ranks of which is known what they sent
   double sent = 0;
   double waits = 0;
   double whole = 0;
@@ -148,15 +154,16 @@ std::string line_of_job(const std::vector<LiveRank>& ranks) {
     if (rank.now) steps = std::max(steps, rank.now->totals.steps);
     if (!rank.any_steps) continue;
     slowest = moving++ == 0 ? rank.steps_per_second : std::min(slowest, rank.steps_per_second);
-    sent += rank.sent;
+    sending += rank.sent ? 1 : 0;
+    sent += rank.sent.value_or(0);
     waits += rank.communication + rank.hook;
     whole += rank.step;
   }
   if (steps == 0) return "no step has ended yet";
   std::string line = concat("step ", steps);
   if (moving > 0) {
-    line += format(", %.2f steps/s, %s waiting, %s sent a step", slowest, percent(waits, whole).c_str(),
-                   human_bytes(sent / moving).c_str());
+    line += format(", %.2f steps/s, %s waiting", slowest, percent(waits, whole).c_str());
+    if (sending > 0) line += concat(", ", human_bytes(sent / sending), " sent a step");
   } else {
     line += ", and no step has ended lately";
   }
@@ -240,6 +247,9 @@ std::string metrics_of_ranks(const std::vector<LiveRank>& ranks) {
     }
   };
   const auto seconds = [](std::int64_t time) { return kNano * static_cast<double>(time); };
+  const auto of_buckets = [](const RunSums& run, double value) {
+    return has_buckets(run) ? std::optional(value) : std::nullopt;
+  };
   add("gradwire_steps_total", "counter", "Training steps that have ended.",
       [](const RunSums& run) { return static_cast<double>(run.totals.steps); });
   add("gradwire_step_seconds_total", "counter", "Time of these steps.",
@@ -258,9 +268,9 @@ std::string metrics_of_ranks(const std::vector<LiveRank>& ranks) {
   add("gradwire_hook_wait_seconds_total", "counter", "Time for which the rest of averaging kept it waiting.",
       [&](const RunSums& run) { return seconds(run.totals.split.hook); });
   add("gradwire_hook_seconds_total", "counter", "Time of hooks, also while the training thread computed.",
-      [&](const RunSums& run) { return seconds(run.totals.hook); });
+      [&](const RunSums& run) { return of_buckets(run, seconds(run.totals.hook)); });
   add("gradwire_sent_bytes_total", "counter", "Bytes that were sent for gradients, encoded.",
-      [](const RunSums& run) { return static_cast<double>(run.totals.sent); });
+      [&](const RunSums& run) { return of_buckets(run, static_cast<double>(run.totals.sent)); });
   add("gradwire_collective_bytes_total", "counter", "Bytes of the tensors of collectives in steps.",
       [](const RunSums& run) { return static_cast<double>(run.totals.call_bytes); });
   add("gradwire_loss", "gauge", "The last loss that the program told.", [](const RunSums& run) { return run.loss; });

@@ -22,8 +22,10 @@ struct LiveRank {
   double compute = 0;
   double communication = 0;  // the thread that trains waits for a collective
   double hook = 0;           // it waits for the rest of averaging
-  double sent = 0;           // bytes a step
-  bool any_steps = false;    // a step has ended between the looks; without one, all above is 0
+  // Bytes a step, for buckets. Nothing where the steps had no buckets that are recorded: PyTorch's
+  // DistributedDataParallel tells of none, and of no hooks.
+  std::optional<double> sent{};
+  bool any_steps = false;  // a step has ended between the looks; without one, all above is 0 or nothing
 };
 
 // The steps that ended between `before` (nothing: the beginning) and `now`, two looks at one process. Where no step

@@ -26,6 +26,7 @@ observe::RunSums run(std::uint64_t steps, std::int64_t compute, std::optional<do
   sums.totals.whole = 100 * kMilli * count;
   sums.totals.split = {compute * kMilli * count, (100 - compute) * kMilli * count, 0};
   sums.totals.sent = 1000 * steps;
+  sums.totals.hook = 10 * kMilli * count;
   sums.phase = observe::StepPhase::backward;
   sums.phase_begin = 5;
   sums.loss = loss;
@@ -42,7 +43,7 @@ TEST(LiveRank, ShowsWhatHappenedBetweenTwoLooks) {
   EXPECT_DOUBLE_EQ(rank.step, 0.1);
   // 10 steps in which it computed 20 * 40 - 10 * 90 ms.
   EXPECT_NEAR(rank.compute, (800 - 900) * 1e-3 / 10, 1e-12);
-  EXPECT_DOUBLE_EQ(rank.sent, 3000);
+  EXPECT_EQ(rank.sent, 3000);
   EXPECT_TRUE(rank.any_steps);
 }
 
@@ -50,6 +51,32 @@ TEST(LiveRank, WithoutAnEarlierLookIsTheMeanOfTheRun) {
   const LiveRank rank = live_rank(0, std::nullopt, run(10, 60));
   EXPECT_DOUBLE_EQ(rank.steps_per_second, 5);
   EXPECT_DOUBLE_EQ(rank.compute, 0.06);
+}
+
+// Of PyTorch's DistributedDataParallel neither buckets nor hooks are known.
+observe::RunSums run_without_buckets(std::uint64_t steps) {
+  observe::RunSums sums = run(steps, 50);
+  sums.totals.sent = 0;
+  sums.totals.hook = 0;
+  return sums;
+}
+
+TEST(LiveRank, WithoutBucketsNothingIsSaidOfWhatIsSentForThem) {
+  observe::RunSums now = run_without_buckets(20);
+  now.phase = observe::StepPhase::wait;
+  const LiveRank rank = live_rank(0, run_without_buckets(10), now);
+  EXPECT_EQ(rank.sent, std::nullopt);
+  EXPECT_EQ(line_of_job({rank}), "step 20, 5.00 steps/s, 50% waiting");
+  // Of the ranks of which it is known, the mean.
+  EXPECT_EQ(line_of_job({rank, live(1, 50)}), "step 20, 5.00 steps/s, 50% waiting, 1 kB sent a step");
+  const std::string table = table_of_ranks({rank}, 7, 200, 100);
+  EXPECT_NE(table.find("50%            -  waiting for averages\n"), std::string::npos) << table;
+  EXPECT_NE(page_of_ranks({rank}, 7).find("<td>-</td><td>waiting for averages</td>"), std::string::npos);
+  const std::string metrics = metrics_of_ranks({rank});
+  for (const char* name : {"gradwire_sent_bytes_total", "gradwire_hook_seconds_total"}) {
+    EXPECT_EQ(metrics.find(concat(name, "{")), std::string::npos) << metrics;
+    EXPECT_NE(metrics_of_ranks({live(0, 50)}).find(concat(name, "{")), std::string::npos) << name;
+  }
 }
 
 TEST(LiveRank, WithoutAStepThereIsNothingToSay) {

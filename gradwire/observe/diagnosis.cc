@@ -13,6 +13,7 @@
 #include "gradwire/observe/before_deadline_internal.h"
 #include "gradwire/observe/group_view_internal.h"
 #include "gradwire/observe/judged_epoch_internal.h"
+#include "gradwire/observe/other_tag_internal.h"
 #include "gradwire/observe/wait_search_internal.h"
 
 namespace gradwire::observe {
@@ -185,7 +186,10 @@ Waiting wait_with_absent(const std::vector<GroupView>& groups, const Waiting& wa
 // What the calls that nobody answered show, from the oldest on.
 Diagnosis follow_oldest_wait(const std::vector<GroupView>& groups, const Occasion& occasion) {
   const auto wait = oldest_wait(groups, occasion);
-  return wait ? follow_waits(groups, wait_with_absent(groups, *wait)) : Diagnosis();
+  if (!wait) return {};
+  Diagnosis found = follow_waits(groups, wait_with_absent(groups, *wait));
+  found.likely_cause = sent_with_other_tag(groups, found);
+  return found;
 }
 
 // The call at which the others missed the culprits, for classes that are not found through one.

@@ -57,6 +57,7 @@ struct Diagnosis {
   std::optional<CallRow> their_call = {};  // what a culprit called in its place
   std::string their_group = {};            // the path of the group of `their_call`
   std::string words = {};                  // the culprit's own error, where there is one
+  std::string likely_cause = {};           // of a deadlock, say, in words: "rank 1 sent to rank 0 with tag 4; ..."
 };
 
 // Decides. `ranks` are the tables of a job, in any order; ranks may be missing. What ranks of an elastic job recorded

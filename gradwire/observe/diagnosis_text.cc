@@ -159,6 +159,7 @@ std::string describe(const CallRow& call) {
   }
   if (call.root >= 0) parts.push_back(concat(is_message(call.kind) ? "rank " : "root ", call.root));
   if (call.tag != 0) parts.push_back(words_of_tag(call.tag));
+  if (call.message_tag > 0) parts.push_back(concat("tag ", call.message_tag));  // 0 is the default
   text += concat("(", join(parts, ", "), ")");
   if (call.sequence != 0) text += concat(" (call ", number_of(call), " of its group)");
   return text;
@@ -186,6 +187,7 @@ std::string explain(const Diagnosis& diagnosis, const std::vector<RankTable>& ra
                    at_place(*diagnosis.their_call),
                    diagnosis.their_group == diagnosis.group ? "" : concat(", group ", diagnosis.their_group), "\n");
   if (!diagnosis.words.empty()) text += concat("  its error: ", diagnosis.words, "\n");
+  if (!diagnosis.likely_cause.empty()) text += concat("  likely cause: ", diagnosis.likely_cause, "\n");
   std::vector<const RankTable*> sorted;
   for (const RankTable& rank : ranks) sorted.push_back(&rank);
   std::sort(sorted.begin(), sorted.end(), [](const auto* a, const auto* b) { return a->rank < b->rank; });

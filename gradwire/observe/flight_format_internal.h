@@ -50,7 +50,8 @@ struct Call {
     peers,      // bit r: the error of the call names rank r
     refused,    // collectives of the group that were refused before this call was made
     waiter,     // site << 32 | thread of who waits for the call; kNobody; 0: not known
-    used = waiter + 1,
+    message,    // tag of a message + 1; 0: no message, or not known
+    used = message + 1,
     size = 16,
   };
   std::array<Word, size> words;

@@ -60,8 +60,8 @@ void warn_of(const std::string& path, std::string_view problem) {
 }
 
 // A file that is long enough and that no other process writes, and how much of it is used; none where there is no such
-// file. Makes its folder.
-UniqueFd open_file(const std::string& path, std::size_t& bytes) noexcept {
+// file. Makes its folder. Throws where there is no memory for the path.
+UniqueFd open_file(const std::string& path, std::size_t& bytes) {
   std::error_code error;  // seen by open()
   std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
   UniqueFd file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));

@@ -193,6 +193,7 @@ FlightCall FlightGroup::begin(const CallArguments& arguments) noexcept {
   set(Call::peers, 0);
   set(Call::refused, group_->refused.load(std::memory_order_relaxed));
   set(Call::waiter, arguments.waits ? own_thread() : format::kNobody);
+  set(Call::message, static_cast<std::uint64_t>(std::int64_t{arguments.message_tag} + 1));
   call->words[Call::state].store(state_of(ticket, Phase::pending), std::memory_order_release);
   return {call, ticket};
 }
@@ -259,6 +260,8 @@ std::string FlightCall::name() const {
     text.append("call ").append(std::to_string(word(Call::sequence) - word(Call::refused))).append(" of ");
   text.append("group ").append(get_text(group_of(*record_, ticket_).path));
   if (const std::uint64_t tag = word(Call::tag)) text.append(", ").append(words_of_tag(tag));
+  // Tag 0 is the default.
+  if (const std::uint64_t tag = word(Call::message); tag > 1) text.append(", tag ").append(std::to_string(tag - 1));
   return text.append(")");
 }
 

@@ -37,6 +37,7 @@ struct CallArguments {
   std::uint64_t count = 0;               // elements, of all tensors of this rank
   std::uint64_t bytes = 0;               // of the same
   std::uint64_t tag = 0;                 // iteration << 32 | bucket << 16 | stage << 8 | hook, as in CallTag
+  std::int32_t message_tag = -1;         // of a message; -1: none
   const void* return_address = nullptr;  // where the caller goes on
   bool waits = true;                     // the caller goes on when the call has ended; false: an asynchronous call
   std::chrono::steady_clock::time_point called{};  // when; the epoch: now

@@ -144,6 +144,32 @@ TEST(FlightRecorder, ACallIsReadWithItsArgumentsItsTimesAndItsEnd) {
   EXPECT_EQ(group.calls[2].ended, 0);
 }
 
+TEST(FlightRecorder, AMessageIsReadWithItsTag) {
+  Writer writer([] {
+    FlightGroup group;
+    group.open("g0", "shm", "", 0, 2);
+    for (const auto& [kind, tag] :
+         {std::pair(CallKind::send, 7), std::pair(CallKind::recv, 0), std::pair(CallKind::all_reduce, -1)}) {
+      CallArguments arguments = all_reduce_of(10);
+      arguments.kind = kind;
+      arguments.tag = 0;
+      arguments.message_tag = tag;
+      const FlightCall call = group.begin(arguments);
+      const std::string words = call.name();
+      if ((words.find(", tag 7") != std::string::npos) != (tag == 7)) ::_exit(2);
+      call.ended(nullptr);
+    }
+  });
+  EXPECT_EQ(writer.finish(), 0);
+  const RankTable table = writer.table();
+  ASSERT_EQ(table.groups.size(), 1U);
+  const auto& calls = table.groups[0].calls;
+  ASSERT_EQ(calls.size(), 3U);
+  EXPECT_EQ(calls[0].message_tag, 7);
+  EXPECT_EQ(calls[1].message_tag, 0);
+  EXPECT_EQ(calls[2].message_tag, -1);
+}
+
 // As under mpirun, or with a rank that the program passes.
 TEST(FlightRecorder, WithoutRanksInTheEnvironmentThoseOfTheLargestGroupAreRecorded) {
   const auto use_group = [](int rank, int size) {

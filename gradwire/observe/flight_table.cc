@@ -49,6 +49,7 @@ CallRow row_of(const Words& words, const std::vector<CallerPlace>& places) {
   row.bytes = words[Call::bytes];
   row.tag = words[Call::tag];
   row.refused = words[Call::refused];
+  row.message_tag = static_cast<std::int32_t>(words[Call::message] - 1);
   row.root = high_half(arguments);
   row.kind = static_cast<CallKind>(arguments >> 24 & 0xff);
   row.dtype = static_cast<std::uint8_t>(arguments >> 16 & 0xff);

@@ -41,7 +41,8 @@ struct CallRow {
   std::int32_t root = -1;    // the root, or the peer of a message; -1: none
   std::uint64_t count = 0;
   std::uint64_t bytes = 0;
-  std::uint64_t tag = 0;  // iteration << 32 | bucket << 16 | stage << 8 | hook
+  std::uint64_t tag = 0;          // iteration << 32 | bucket << 16 | stage << 8 | hook
+  std::int32_t message_tag = -1;  // of a message; -1: none, or not known
   std::int64_t called = 0;
   std::int64_t started = 0;  // when the call left the group's queue; 0 also where the group does not tell
   std::int64_t ended = 0;

@@ -91,6 +91,21 @@ void merge(Sums& to, const Sums& first, const Sums& second) noexcept {
   set(to.words[Sums::loss], loss_of_both(get(first.words[Sums::loss]), get(second.words[Sums::loss])));
 }
 
+// While it exists the totals and the course change, and readers see that by the version.
+class Change {
+ public:
+  explicit Change(File& file) noexcept : version_(file.version) {
+    version_.fetch_add(1, std::memory_order_relaxed);
+    std::atomic_thread_fence(std::memory_order_release);
+  }
+  ~Change() { version_.fetch_add(1, std::memory_order_release); }
+  Change(const Change&) = delete;
+  Change& operator=(const Change&) = delete;
+
+ private:
+  Word& version_;
+};
+
 // The words of the command line, with blanks between them.
 std::string command_line() {
   std::ifstream file("/proc/self/cmdline");
@@ -249,8 +264,7 @@ void RecordFile::add(const StepTimes& step, const StepTotals& sums, std::uint64_
   finish(record);
 
   File& all = file();
-  all.version.fetch_add(1, std::memory_order_relaxed);
-  std::atomic_thread_fence(std::memory_order_release);
+  const Change change(all);
   Sums& course = row();
   add_step_to(course, step, sums);
   add_step_to(all.totals, step, sums);
@@ -258,7 +272,6 @@ void RecordFile::add(const StepTimes& step, const StepTotals& sums, std::uint64_
     set(course.words[Sums::loss], loss_of_both(get(course.words[Sums::loss]), record_format::word_of_loss(*loss)));
     set(all.totals.words[Sums::loss], record_format::word_of_loss(*loss));
   }
-  all.version.fetch_add(1, std::memory_order_release);
 }
 
 void RecordFile::add(const BucketTimes& bucket, std::uint64_t step, std::uint64_t thread) noexcept {
@@ -314,6 +327,7 @@ void RecordFile::add_loss(double loss, std::uint64_t step, bool under_way, std::
     loss_ = loss;
     return;
   }
+  const Change change(all);
   Word& of_row = all.tables[get(all.table)][rows - 1].words[Sums::loss];
   set(of_row, loss_of_both(get(of_row), record_format::word_of_loss(loss)));
   set(all.totals.words[Sums::loss], record_format::word_of_loss(loss));

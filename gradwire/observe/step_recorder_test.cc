@@ -401,6 +401,19 @@ TEST_F(StepRecorder, ACallThatThrewEndsAndALossIsKept) {
   EXPECT_EQ(in_child("", body), 0);
 }
 
+TEST_F(StepRecorder, ALossThatIsToldAfterItsStepChangesTheVersion) {
+  const auto body = [this] {
+    record_from_environment(0, 1);
+    take_step();
+    end_step();
+    const auto version = [this] { return std::uint64_t{file(0).version}; };
+    const std::uint64_t before = version();
+    tell_loss(0.5);
+    if (version() != before + 2) ::_exit(1);
+  };
+  EXPECT_EQ(in_child(folder_, body), 0);
+}
+
 // What is told may be a NaN of any kind, and is not what was not told.
 TEST_F(StepRecorder, ALossThatIsNoNumberIsTold) {
   constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();

@@ -78,9 +78,11 @@ TEST(GroupRecord, EveryMethodIsKeptWithItsArguments) {
     group.all_to_all_single(floats(4), floats(4))->wait();
     group.barrier()->wait();
     if (group.rank() == 0) {
-      group.send({floats(7)}, 1)->wait();
+      group.send({floats(7)}, 1, 5)->wait();
+      group.send({floats(7)}, 1, 6)->wait();
     } else {
-      group.recv({floats(7)}, 0)->wait();
+      group.recv({floats(7)}, 0, 5)->wait();
+      group.recv_anysource({floats(7)}, 6)->wait();
     }
     group.monitored_barrier(Milliseconds(60000));
     group.allocate(8, at::kFloat);
@@ -98,6 +100,7 @@ TEST(GroupRecord, EveryMethodIsKeptWithItsArguments) {
                                          CallKind::all_to_all_single,
                                          CallKind::barrier,
                                          rank == 0 ? CallKind::send : CallKind::recv,
+                                         rank == 0 ? CallKind::send : CallKind::recv_anysource,
                                          CallKind::monitored_barrier,
                                          CallKind::allocate};
     ASSERT_EQ(calls.size(), kinds.size());
@@ -106,6 +109,7 @@ TEST(GroupRecord, EveryMethodIsKeptWithItsArguments) {
       EXPECT_EQ(name_of(calls[i].kind), name_of(kinds[i]));
       EXPECT_EQ(calls[i].outcome, Outcome::good) << name_of(kinds[i]);
       EXPECT_EQ(calls[i].sequence, is_message(kinds[i]) ? 0 : ++sequence);
+      EXPECT_EQ(calls[i].message_tag, i == 10 ? 5 : i == 11 ? 6 : -1) << name_of(kinds[i]);
       EXPECT_FALSE(calls[i].place.module.empty()) << name_of(kinds[i]);
     }
     EXPECT_EQ(calls[0].root, 1);
@@ -116,7 +120,7 @@ TEST(GroupRecord, EveryMethodIsKeptWithItsArguments) {
     EXPECT_EQ(calls[2].root, 1);
     EXPECT_EQ(calls[10].root, 1 - rank) << "the peer";
     EXPECT_EQ(calls[10].count, 7U);
-    EXPECT_EQ(calls[12].count, 8U);
+    EXPECT_EQ(calls[13].count, 8U);
   }
 }
 

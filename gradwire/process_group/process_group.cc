@@ -466,8 +466,9 @@ void ProcessGroup::monitored_barrier(Milliseconds timeout, bool wait_all) {
 
 namespace {
 
-observe::CallArguments with_peer(observe::CallArguments arguments, int peer) {
+observe::CallArguments of_message(observe::CallArguments arguments, int peer, int tag) {
   arguments.root = peer;
+  arguments.message_tag = tag;
   return arguments;
 }
 
@@ -489,8 +490,9 @@ std::shared_ptr<Work> ProcessGroup::send(Tensors tensors, int destination, int t
   check.tensors("tensors", tensors);
   check_message(check, "the destination", destination, tag, *this);
   return enter(
-      "send", PreparedCall{with_peer(arguments_of(CallKind::send, __builtin_return_address(0), tensors), destination),
-                           NoOutputs(), [&](ProcessGroup& group) { return group.do_send(tensors, destination, tag); }});
+      "send",
+      PreparedCall{of_message(arguments_of(CallKind::send, __builtin_return_address(0), tensors), destination, tag),
+                   NoOutputs(), [&](ProcessGroup& group) { return group.do_send(tensors, destination, tag); }});
 }
 
 std::shared_ptr<Work> ProcessGroup::recv(Tensors tensors, int source, int tag) {
@@ -498,7 +500,7 @@ std::shared_ptr<Work> ProcessGroup::recv(Tensors tensors, int source, int tag) {
   check.outputs("tensors", tensors);
   check_message(check, "the source", source, tag, *this);
   return enter("recv",
-               PreparedCall{with_peer(arguments_of(CallKind::recv, __builtin_return_address(0), tensors), source),
+               PreparedCall{of_message(arguments_of(CallKind::recv, __builtin_return_address(0), tensors), source, tag),
                             tensors, [&](ProcessGroup& group) { return group.do_recv(tensors, source, tag); }});
 }
 
@@ -510,8 +512,9 @@ std::shared_ptr<Work> ProcessGroup::recv_anysource(Tensors tensors, int tag) {
         concat("a list of ", tensors.size(), " tensors, which could come from different ranks; receive one at a time"));
   check_tag(check, tag);
   return enter("recv_anysource",
-               PreparedCall{arguments_of(CallKind::recv_anysource, __builtin_return_address(0), tensors), tensors,
-                            [&](ProcessGroup& group) { return group.do_recv_anysource(tensors, tag); }});
+               PreparedCall{of_message(arguments_of(CallKind::recv_anysource, __builtin_return_address(0), tensors),
+                                       /*peer=*/-1, tag),
+                            tensors, [&](ProcessGroup& group) { return group.do_recv_anysource(tensors, tag); }});
 }
 
 }  // namespace gradwire

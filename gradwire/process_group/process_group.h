@@ -37,8 +37,9 @@ void open_record(ProcessGroup& group) noexcept;
 // in which they were called. dup(), split() and allocate() are collectives too.
 //
 // Arguments: tensors are dense, on a device that the group supports, with any strides; a group copies what it cannot
-// use as it lies. Elements of an output do not share memory, but in all_reduce, reduce and broadcast. A list is not empty; entry i of a list is communicated
-// with entry i on the other ranks, and never with other entries. (PyTorch's Gloo also adds up the list.)
+// use as it lies. Elements of an output do not share memory, but in all_reduce, reduce and broadcast. A list is not
+// empty; entry i of a list is communicated with entry i on the other ranks, and never with other entries. (PyTorch's
+// Gloo also adds up the list.)
 //
 // Success: the call returns a Work, never null. When the Work has ended, the results are in the output tensors, and the
 // Work's future holds the output tensors.

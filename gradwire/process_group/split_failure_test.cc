@@ -77,7 +77,8 @@ TEST(NewGroupFailure, ARankThatDiesOnItsWayToTheNewGroupIsNamed) {
           });
       for (int rank = 0; rank < kSize; ++rank) {
         const auto& end = ends[static_cast<std::size_t>(rank)];
-        EXPECT_EQ(end.failed, rank == kVictim) << backend << ", call " << call << ", rank " << rank << ": " << end.message;
+        EXPECT_EQ(end.failed, rank == kVictim)
+            << backend << ", call " << call << ", rank " << rank << ": " << end.message;
       }
       if (HasFailure()) return;
     }

@@ -153,7 +153,9 @@ TEST(UserGroup, ReducesExpandedTensorsThroughCopies) {
 TEST(UserGroup, BroadcastsExpandedTensorsThroughCopies) {
   on_user_ranks(3, [](UserGroup& group) {
     const at::Tensor memory = at::full({1, 2}, group.rank() + 1, at::kFloat);
-    group.broadcast({memory.expand({4, 2})}, {.root = 1})->wait();
+    BroadcastOptions from_one;
+    from_one.root = 1;
+    group.broadcast({memory.expand({4, 2})}, from_one)->wait();
     EXPECT_TRUE(at::equal(memory, at::full({1, 2}, 2, at::kFloat))) << memory;
   });
 }

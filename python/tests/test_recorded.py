@@ -400,6 +400,39 @@ class Verdict(unittest.TestCase):
         for expected in (*record_sections.verdict(ranks), "rank 11", "4 more ranks are not shown."):
             self.assertIn(expected, " ".join(ElementTree.fromstring(words).itertext()))
 
+    def test_without_buckets_nothing_is_said_of_them(self):
+        others = [rank(0, 1.0, 1.0), rank(1, 1.0, 1.0)]
+        for each in others:
+            # A step of 2 s, and a collective in it.
+            times = (10.0, 10.5, 11.0, 11.5)
+            each.events = [
+                recorded.Event(recorded.CALL, 10.6, 10.7, 9, None, -1, 1, "all_reduce", 4000, 3000, ()),
+                recorded.Event(recorded.STEP, 10.0, 12.0, 9, None, -1, 1, "", 0, 0, times),
+            ]
+            # Of a step that is not whole, and before the step.
+            each.events.insert(0, dataclasses.replace(each.events[0], step=8, sent=50))
+            each.events.insert(1, dataclasses.replace(each.events[1], begin=9.8, end=9.9, sent=50))
+        with_buckets = [dataclasses.replace(each, total=dataclasses.replace(each.total, hook=1.0, sent=70)) for each in others]
+        for ranks, known in ((others, False), (with_buckets, True)):
+            main = ElementTree.Element("main")
+            record_sections.add_record_sections(main, "job", ranks)
+            page = " ".join(text for part in main.iter() for text in (part.text, part.get("title")) if text)
+            step, time = (draw(ranks) for draw in (job_pictures.draw_step, job_pictures.draw_time))
+            note = "PyTorch's DistributedDataParallel tells of no buckets"
+            for text in (page, " ".join(ElementTree.fromstring(step).itertext())):
+                self.assertEqual(note in text, not known)
+                self.assertEqual("waiting for averages" in text, not known)
+                self.assertEqual("waiting for buckets" in text, known)
+            self.assertEqual("7 B" in page, known)
+            self.assertEqual("3 kB, mean of the last 1 step" in page, not known)
+            for text in (page, time):
+                self.assertEqual("the rest of averaging" in text, known)
+            self.assertNotIn("its buckets", step)
+            self.assertNotIn("on its way", step)
+            self.assertEqual(record_sections.facts_of(ranks[0])[9:11], ["100 ms", "7 B"] if known else ["-", "-"])
+            (traced,) = [each for each in trace_of(ranks[:1])["traceEvents"] if each.get("cat") == "step"]
+            self.assertEqual("sent" in traced["args"], known)
+
     def test_no_phase_is_named_where_none_is_longer(self):
         slow, other = rank(0, 3.0, 0.0), rank(1, 1.0, 0.0)
         same = [dataclasses.replace(each, total=dataclasses.replace(each.total, rest=1.0)) for each in (slow, other)]
@@ -516,6 +549,15 @@ class LastCalls(ReportTest):
         part = self.page(self.target).one("section", id="calls")
         self.assertIn("rank 0: recv(1024 f32) at train.py:17 is under way, and no thread waits for it.", part.words())
         self.assertIn("rank 1 is in barrier at train.py:41 (main).", part.words())
+
+    def test_messages_are_named_with_their_partner_and_their_tag(self):
+        tagged = {"operation": "recv", "root": 1, "message_tag": 3, "waited": "yes"}
+        default = {"operation": "send", "root": 0, "message_tag": 0, "waited": "yes"}
+        self.write_rank(0, {"state": "S"}, (10**6, 0, "none", tagged))
+        self.write_rank(1, {"state": "S"}, (10**6, 0, "none", default))
+        words = self.page(self.target).one("section", id="calls").words()
+        self.assertIn("rank 0 is in recv(1024 f32, rank 1, tag 3) at train.py:41 (main).", words)
+        self.assertIn("rank 1 is in send(1024 f32, rank 0) at train.py:41 (main).", words)
 
     def test_the_picture_of_many_ranks_has_those_that_are_unlike_the_others(self):
         for number in range(12):

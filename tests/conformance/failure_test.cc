@@ -194,7 +194,8 @@ TEST_P(Failure, AReceiveFromARankThatFailedBecauseOfAnotherNamesThatOther) {
       peers = {0};
     } else {
       try {
-        receive != nullptr ? static_cast<void>(receive->wait(Deadline::after(kGuard))) : all_reduce(channel, 4, guarded());
+        receive != nullptr ? static_cast<void>(receive->wait(Deadline::after(kGuard)))
+                           : all_reduce(channel, 4, guarded());
       } catch (const PeerError& error) {
         peers = error.peers();
       }

@@ -32,7 +32,8 @@ class Job {
 
   int rank() const noexcept { return rank_; }  // of this process in the MPI job
   std::uint64_t number() const noexcept { return number_; }
-  // A number that no other group of the job has, below 2^40 (64 Ki ranks). Throws ResourceError when there is none left.
+  // A number that no other group of the job has, below 2^40 (64 Ki ranks). Throws ResourceError when there is none
+  // left.
   std::uint64_t new_group_number();
   const std::shared_ptr<messages::Engine>& shared_engine() const noexcept { return engine_; }
 

@@ -53,9 +53,7 @@ class GlooMeeting {
   }
 
   // Of all ranks, when they have connected.
-  std::vector<std::string> processes() const {
-    return rendezvous::processes_of(*store_, size_);
-  }
+  std::vector<std::string> processes() const { return rendezvous::processes_of(*store_, size_); }
 
  private:
   std::string what() const { return concat("gloo: rank ", rank_, " of ", size_); }

@@ -77,8 +77,8 @@ class HybridGroup final : public CallGroup, public Closable, public DeviceStager
   // same order on all ranks, within run_on_local() and run_on_cross(). This group owns them.
   const std::shared_ptr<ProcessGroup>& local() const noexcept { return groups_.local; }
   const std::shared_ptr<ProcessGroup>& cross() const noexcept { return groups_.cross; }
-  // Runs `step`, which calls local() or cross() and waits. An error of `step` that tells of other ranks ends this group,
-  // as an error in one of its own calls does, and is thrown with peers() as ranks of this group.
+  // Runs `step`, which calls local() or cross() and waits. An error of `step` that tells of other ranks ends this
+  // group, as an error in one of its own calls does, and is thrown with peers() as ranks of this group.
   void run_on_local(const std::function<void()>& step) const { run_on(ranks_of(host()), step); }
   void run_on_cross(const std::function<void()>& step) const { run_on(cross_ranks_, step); }
   // Returns whether this rank is the first of its host.

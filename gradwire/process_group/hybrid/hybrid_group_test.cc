@@ -600,7 +600,8 @@ TEST(HybridGroups, RanksDoNotWaitForOneThatWasRefusedOnItsOwn) {
     const at::Tensor all = at::zeros({8});
     const at::Tensor apart = at::ones({2});
     std::vector<Tensors> outputs;
-    if (rank == 0) outputs.push_back({all.narrow(0, 0, 2), all.narrow(0, 1, 2), all.narrow(0, 4, 2), all.narrow(0, 6, 2)});
+    if (rank == 0)
+      outputs.push_back({all.narrow(0, 0, 2), all.narrow(0, 1, 2), all.narrow(0, 4, 2), all.narrow(0, 6, 2)});
     const auto begin = std::chrono::steady_clock::now();
     try {
       hybrid->gather(outputs, {apart})->wait();

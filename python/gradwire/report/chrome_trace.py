@@ -78,9 +78,10 @@ def named(kind: str, rank: int, thread: int, **facts: Any) -> TraceEvent:
     return {"ph": "M", "name": kind, "pid": process_of(rank), "tid": thread, "args": facts}
 
 
-def events_of_step(rank: int, event: Event, offset: float) -> Iterator[TraceEvent]:
+def events_of_step(rank: int, event: Event, offset: float, has_buckets: bool) -> Iterator[TraceEvent]:
     begin, end = event.begin + offset, event.end + offset
-    yield complete(f"step {event.step}", "step", rank, TRAINING, begin, end, step=event.step, sent=event.sent)
+    sent = {"sent": event.sent} if has_buckets else {}  # else it is not known
+    yield complete(f"step {event.step}", "step", rank, TRAINING, begin, end, step=event.step, **sent)
     limits = [*event.times, event.end]
     for name, since, until in zip(PHASES, limits, limits[1:]):
         if since > 0:
@@ -88,7 +89,7 @@ def events_of_step(rank: int, event: Event, offset: float) -> Iterator[TraceEven
 
 
 def events_of_rank(record: RankRecord, offset: float) -> Iterator[TraceEvent]:
-    rank = record.rank
+    rank, has_buckets = record.rank, record.has_buckets()
     yield named("process_name", rank, TRAINING, name=f"rank {rank} ({record.host})")
     yield named("process_sort_index", rank, TRAINING, sort_index=rank)
     yield named("thread_name", rank, TRAINING, name="training thread")
@@ -101,7 +102,7 @@ def events_of_rank(record: RankRecord, offset: float) -> Iterator[TraceEvent]:
         thread, begin, end = rows.of(event), event.begin + offset, event.end + offset
         where = {"step": event.step} if event.bucket is None else {"step": event.step, "bucket": event.bucket}
         if event.kind == STEP:
-            yield from events_of_step(rank, event, offset)
+            yield from events_of_step(rank, event, offset, has_buckets)
         elif event.kind == BUCKET:
             ready = event.times[0] + offset
             facts = {**where, "bytes": event.bytes, "sent": event.sent}

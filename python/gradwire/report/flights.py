@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from .lines import Line, ReportError, read_lines
 
 VERSION = 1  # of the lines
+MESSAGES = ("send", "recv", "recv_anysource")
 WELL = ("good", "unknown")  # how a call ends that did not fail
 
 
@@ -54,11 +55,22 @@ def state_of(process: object) -> str:
     return f"waits in {call}()" if call else "runs" if process.get("state") == "R" else ""
 
 
+def name_of(line: Line) -> str:
+    """The call as a diagnosis has it, as far as it fits."""
+    operation, dtype = line.text_at("operation"), line.text_at("dtype")
+    parts = [f"{line.number_at('count'):.0f} {dtype}"] if dtype else []
+    # A rank of -1 is none, and tag 0 is the default. Old files have no tags.
+    if operation in MESSAGES and "root" in line.fields and line.count_at("root") >= 0:
+        parts.append(f"rank {line.count_at('root')}")
+    if "message_tag" in line.fields and line.count_at("message_tag") > 0:
+        parts.append(f"tag {line.count_at('message_tag')}")
+    return f"{operation}({', '.join(parts)})" if parts else operation
+
+
 def call_of(line: Line, offset: float) -> FlightCall:
     ended = line.number_at("ended")
-    dtype = line.text_at("dtype")
     return FlightCall(
-        f"{line.text_at('operation')}({line.number_at('count'):.0f} {dtype})" if dtype else line.text_at("operation"),
+        name_of(line),
         line.text_at("group"),
         line.text_at("line"),
         line.number_at("called") * 1e-9 + offset,

@@ -19,9 +19,9 @@ from .flight_sections import rows_of, sentences
 from .flights import FlightRank, last_calls, unlike_others
 from .lines import ReportError
 from .pictures import CHARACTER, LEGEND, ROW, TITLE, WIDTH, Row, add_bars, finished, new_picture
-from .record_sections import PHASES, blocks_of, clock, matched_steps, slow_ranks, split_of, verdict
+from .record_sections import NO_BUCKETS, blocks_of, clock, legend_of_phases, matched_steps, parts_of, slow_ranks, split_of, verdict
 from .recorded import BUCKET, RankRecord
-from .run_sections import PARTS, block
+from .run_sections import block
 from .text import count_of, human_seconds
 
 if TYPE_CHECKING:
@@ -99,16 +99,21 @@ def draw_step(ranks: Sequence[RankRecord]) -> str | None:
         rows.append((f"rank {rank.rank}", blocks_of(rank, event, begin)))
         offset = clock(rank, shown) - begin
         buckets = [each for each in rank.of_kind(BUCKET) if each.step == event.step]
-        rows.append(
-            ("its buckets", [block("hook", f"bucket {each.bucket}", each.begin + offset, each.end + offset) for each in buckets])
-        )
+        if buckets:
+            blocks = [block("hook", f"bucket {each.bucket}", each.begin + offset, each.end + offset) for each in buckets]
+            rows.append(("its buckets", blocks))
     numbers = {event.step for _, event in events}
     which = f"step {numbers.pop()}" if len(numbers) == 1 else "the last step"
     svg = new_picture(f"What the job does: {which} of each rank")
-    add_legend(svg, [*((COLOURS[colour], words) for colour, words in PHASES), (COLOURS["hook"], "bucket on its way")], TITLE)
+    blocks = [each for _, row in rows for each in row]
+    legend = legend_of_phases(shown, blocks)
+    if any(each.colour == "hook" for each in blocks):
+        legend.append(("hook", "bucket on its way"))
+    add_legend(svg, [(COLOURS[colour], words) for colour, words in legend], TITLE)
     height = float(TITLE + LEGEND)
     height += add_gantt(svg, rows, max(event.end for _, event in events) - begin, height + 4)
-    height += add_words(svg, left_out([rank for rank in ranks if rank.total.steps], shown), height)
+    said = [NO_BUCKETS] if any(rank.is_of_pytorchs_ddp() for rank in shown) else []
+    height += add_words(svg, said + left_out([rank for rank in ranks if rank.total.steps], shown), height)
     return finished(svg, height)
 
 
@@ -122,16 +127,17 @@ def draw_time(ranks: Sequence[RankRecord]) -> str | None:
     chosen = sorted(stepped, key=lambda rank: (rank.rank not in slow, rank.rank))[:SHOWN_RANKS]
     shown = sorted(chosen, key=lambda rank: rank.rank)
     splits = [split_of(rank.total) for rank in shown]
+    parts = parts_of(stepped)
     rows = []
     for rank, split in zip(shown, splits):
         begin, blocks = 0.0, []
-        for part, words in PARTS:
+        for part, words in parts:
             value = getattr(split, part)
             blocks.append(block(part, words, begin, begin + value))
             begin += value
         rows.append((f"rank {rank.rank}", blocks))
     svg = new_picture("Why a step takes its time: the mean step of each rank")
-    add_legend(svg, [(COLOURS[part], words) for part, words in PARTS], TITLE)
+    add_legend(svg, [(COLOURS[part], words) for part, words in parts], TITLE)
     height = float(TITLE + LEGEND)
     height += add_gantt(svg, rows, max(split.total for split in splits), height + 4)
     height += add_words(svg, verdict(stepped) + left_out(stepped, shown), height)

@@ -14,7 +14,7 @@ from .choice_sections import add_choices
 from .elements import Element, add, add_legend, add_table
 from .lines import Span
 from .recorded import AVERAGES, BUCKET, CALL, LOSS, STEP, WAIT, Event, RankRecord, Row
-from .run_sections import COLOURS, PARTS, add_timeline_details, block, colour_of, pieces_of, section, split_text
+from .run_sections import COLOURS, PARTS, Parts, add_timeline_details, block, colour_of, pieces_of, section, split_text
 from .runs import Bucket, Split, Timeline
 from .text import count_of, human_bytes, human_seconds, plain
 
@@ -22,7 +22,7 @@ SHOWN_RANKS = COLOURS  # in charts that have a curve or a part for each rank
 SHOWN_STEPS = 4
 SLOW = 1.2  # so many times the median's computing is named
 CLOCKS_DIFFER = 60.0  # seconds, of two hosts at most, as in a diagnosis
-PHASES = (("forward", "forward"), ("backward", "backward"), ("wait", "waiting for buckets"), ("optimizer", "rest"))
+NO_BUCKETS = "PyTorch's DistributedDataParallel tells of no buckets and hooks; that of gradwire does."
 
 
 def add_record_sections(main: Element, folder: str, ranks: Sequence[RankRecord]) -> None:
@@ -60,8 +60,9 @@ def facts_of(rank: RankRecord) -> list[str]:
     loss = "-" if total.loss is None else f"{total.loss:.4f}" if math.isfinite(total.loss) else "not finite"
     return [
         f"rank {rank.rank}", rank.host, str(total.steps), rate, loss, mean(total.forward, total),
-        mean(total.backward, total), mean(total.wait, total), mean(total.rest, total), mean(total.hook, total),
-        human_bytes(total.sent / total.steps) if total.steps else "-", ", ".join(rank.hooks) or "-",
+        mean(total.backward, total), mean(total.wait, total), mean(total.rest, total),
+        mean(total.hook, total) if rank.has_buckets() else "-",
+        human_bytes(total.sent / total.steps) if total.steps and rank.has_buckets() else "-", ", ".join(rank.hooks) or "-",
     ]  # fmt: skip
 
 
@@ -99,20 +100,24 @@ def add_overview(main: Element, folder: str, ranks: Sequence[RankRecord]) -> Non
                 "of an earlier job.",
                 class_="note",
             )
+    if any(rank.is_of_pytorchs_ddp() for rank in ranks):
+        add(part, "p", NO_BUCKETS, class_="note")
     lost = sum(rank.lost for rank in ranks)
     if lost:
         add(part, "p", f"{count_of(lost, 'event')} could not be recorded for want of memory.", class_="note")
+
+
+def parts_of(ranks: Sequence[RankRecord]) -> Parts:
+    """The parts of a step's time that are told apart. Without buckets, all waiting counts as communication."""
+    return PARTS if any(rank.has_buckets() for rank in ranks) else [part for part in PARTS if part[0] != "hook"]
 
 
 def verdict(ranks: Sequence[RankRecord]) -> list[str]:
     """What the time goes to, and who is slow, in sentences."""
     splits = [split_of(rank.total) for rank in ranks]
     whole = sum(split.total for split in splits) or 1.0
-    shares = {
-        "computing": sum(split.compute for split in splits) / whole,
-        "waiting for collectives": sum(split.communication for split in splits) / whole,
-        "the rest of averaging": sum(split.hook for split in splits) / whole,
-    }
+    words = {"compute": "computing", "communication": "waiting for collectives", "hook": "the rest of averaging"}
+    shares = {words[name]: sum(getattr(split, name) for split in splits) / whole for name, _ in parts_of(ranks)}
     said = ["Of a step's time " + ", ".join(f"{100 * share:.1f}% is {what}" for what, share in shares.items()) + "."]
     computes = {rank.rank: split.compute for rank, split in zip(ranks, splits)}
     median = statistics.median_low(computes.values())
@@ -157,19 +162,20 @@ def add_verdict(main: Element, ranks: Sequence[RankRecord]) -> None:
 
 
 def add_step_time(main: Element, ranks: Sequence[RankRecord]) -> None:
+    parts = parts_of(ranks)
+    hook = "Hook: the rest of averaging does (casts, compression, waking up, writing back). " if parts == PARTS else ""
     part = section(
         main,
         "Time of a step",
         "Of the thread that trains, mean over the run. Communication: a collective keeps it waiting, other ranks' "
-        "lateness included. Hook: the rest of averaging does (casts, compression, waking up, writing back). Compute: "
-        "all else, whatever goes on beside it.",
+        f"lateness included. {hook}Compute: all else, whatever goes on beside it.",
         "time",
     )
-    add_legend(part, [(colour, name) for name, colour in PARTS])
+    add_legend(part, [(colour, name) for name, colour in parts])
     bars = []
     for rank in ranks:
         split = split_of(rank.total)
-        bars.append(Bar(f"rank {rank.rank}", pieces_of(split), split_text(split)))
+        bars.append(Bar(f"rank {rank.rank}", pieces_of(split, parts), split_text(split, parts)))
     add_bars(part, bars)
     shown = [rank for rank in ranks if len(rank.course) > 2][:SHOWN_RANKS]
     grid = add(part, "div", class_="grid-of-charts")
@@ -179,7 +185,7 @@ def add_step_time(main: Element, ranks: Sequence[RankRecord]) -> None:
         add(chart, "h3", f"rank {rank.rank}: over the run")
         layers = [
             Curve(name, colour, [(row.first_step, getattr(split_of(row), name)) for row in rank.course])
-            for name, colour in PARTS
+            for name, colour in parts
         ]
         labels = Labels("step", "time of a step", plain, human_seconds)
         add_stack(chart, layers, highest, labels, WIDE if len(shown) == 1 else NARROW)
@@ -232,7 +238,11 @@ def steps_text(row: Row) -> str:
     return f"step {row.first_step}" if row.steps == 1 else f"steps {row.first_step} to {last_step(row)}"
 
 
-def add_sent(main: Element, ranks: Sequence[RankRecord]) -> None:
+def add_sent(main: Element, all_ranks: Sequence[RankRecord]) -> None:
+    ranks = [rank for rank in all_ranks if rank.has_buckets()]
+    if not ranks:
+        add_sent_by_collectives(main, all_ranks)
+        return
     part = section(
         main, "Bytes", "What a rank sends for buckets in a step, encoded, as the hook's algorithm is documented.", "bytes"
     )
@@ -245,6 +255,23 @@ def add_sent(main: Element, ranks: Sequence[RankRecord]) -> None:
         add(part, "h3", "Over the run")
         labels = Labels("step", "bytes a step", plain, human_bytes)
         add_course(part, ranks, lambda row: row.sent / row.steps, labels, 220)
+
+
+def add_sent_by_collectives(main: Element, ranks: Sequence[RankRecord]) -> None:
+    """Of the steps of which all is recorded still; the sums over the run do not have it."""
+    bars = []
+    for rank in ranks:
+        steps = steps_of(rank)
+        # Calls from before the first step, and from between steps, have the number of the next step.
+        calls = [event for event in rank.of_kind(CALL) if event.step in steps and event.begin >= steps[event.step].begin]
+        if not calls:
+            continue
+        sent = sum(event.sent for event in calls) / len(steps)
+        text = f"{human_bytes(sent)}, mean of the last {count_of(len(steps), 'step')}"
+        bars.append(Bar(f"rank {rank.rank}", [Piece(colour_of(rank.rank), sent, human_bytes(sent))], text))
+    if bars:
+        note = "What the collectives and messages of a rank send in a step, as their algorithms are documented."
+        add_bars(section(main, "Bytes", note, "bytes"), bars)
 
 
 # --- collectives and hooks -------------------------------------------------------------------------------------------
@@ -309,18 +336,27 @@ def steps_of(rank: RankRecord) -> dict[int, Event]:
     return {step: event for step, event in steps.items() if step > oldest or step == 0}
 
 
+def legend_of_phases(ranks: Sequence[RankRecord], blocks: Sequence[Block]) -> list[tuple[str, str]]:
+    """(colour, name) of each phase of these blocks, for a legend."""
+    wait = "waiting for buckets" if any(rank.has_buckets() for rank in ranks) else "waiting for averages"
+    phases = (("forward", "forward"), ("backward", "backward"), ("wait", wait), ("optimizer", "rest"))
+    colours = {each.colour for each in blocks}
+    return [(colour, name) for colour, name in phases if colour in colours]
+
+
 def blocks_of(rank: RankRecord, event: Event, origin: float) -> list[Block]:
     forward, backward, wait, end = event.times
+    wait_name = "waiting for buckets" if rank.has_buckets() else "waiting for averages"
     limits = (
         ("forward", "forward", forward, backward or event.end),
         ("backward", "backward", backward, wait or event.end),
-        ("wait", "waiting for buckets", wait, end),
+        ("wait", wait_name, wait, end),
         ("optimizer", "rest", end, event.end),
     )
     blocks = [block(colour, name, begin - origin, until - origin) for colour, name, begin, until in limits if begin > 0]
     # Over the backward pass, in which they lie.
     earlier = [each for each in rank.of_kind(AVERAGES) if each.step == event.step]
-    return blocks + [block("wait", "waiting for buckets", each.begin - origin, each.end - origin) for each in earlier]
+    return blocks + [block("wait", wait_name, each.begin - origin, each.end - origin) for each in earlier]
 
 
 def timeline_of(rank: RankRecord, event: Event) -> Timeline:
@@ -405,13 +441,16 @@ def add_last_steps(main: Element, ranks: Sequence[RankRecord]) -> None:
         add(part, "p", "Left out: the records have no step that all ranks made at one moment.", class_="note")
         return
     last = matched[-1]
-    add_legend(part, PHASES)
     shown = list(zip(ranks, last))[: 2 * SHOWN_RANKS]
     begin = min(event.begin for _, event in shown)
     end = max(event.end for _, event in shown)
-    add_gantt(part, end - begin, [(f"rank {rank.rank}", blocks_of(rank, event, begin)) for rank, event in shown], human_seconds)
+    rows = [(f"rank {rank.rank}", blocks_of(rank, event, begin)) for rank, event in shown]
+    add_legend(part, legend_of_phases(ranks, [each for _, blocks in rows for each in blocks]))
+    add_gantt(part, end - begin, rows, human_seconds)
     add(part, "p", numbers_text(ranks, last), class_="note")
     for at, rank in list(enumerate(ranks))[:SHOWN_RANKS]:
+        if not rank.has_buckets():
+            continue
         own = steps_of(rank)
         timelines = [timeline_of(rank, own[events[at].step]) for events in matched[-SHOWN_STEPS:]]
         add_timeline_details(main, f"rank {rank.rank}", timelines, f"buckets-{rank.rank}")

@@ -115,6 +115,14 @@ class RankRecord:
     def of_kind(self, kind: int) -> list[Event]:
         return [event for event in self.events if event.kind == kind]
 
+    def has_buckets(self) -> bool:
+        """Whether reductions of buckets were recorded: PyTorch's DistributedDataParallel tells of none, and of no hooks."""
+        return self.total.hook > 0 or any(event.kind == BUCKET for event in self.events)
+
+    def is_of_pytorchs_ddp(self) -> bool:
+        """Whether averages were recorded, and no buckets."""
+        return self.total.wait > 0 and not self.has_buckets()
+
 
 def seconds(nanoseconds: int) -> float:
     return nanoseconds / 1e9

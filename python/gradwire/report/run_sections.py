@@ -14,6 +14,7 @@ from .text import count_of, human_bytes, human_seconds, loss_text, plain
 COLOURS = 8  # classes c0 to c7 of the style sheet
 SHOWN_TIMELINES = 8
 PARTS = (("compute", "compute"), ("communication", "communication"), ("hook", "hook"))
+Parts = Sequence[tuple[str, str]]  # (name, colour)
 
 
 def colour_of(number: int) -> str:
@@ -109,7 +110,7 @@ def add_loss(main: Element, runs: Sequence[Run]) -> None:
     add_curves_of_runs(part, runs, lambda step: step.loss, Labels("step", "loss", plain, plain))
 
 
-def pieces_of(split: Split) -> list[Piece]:
+def pieces_of(split: Split, parts: Parts = PARTS) -> list[Piece]:
     values = {"compute": split.compute, "communication": split.communication, "hook": split.hook}
     return [
         Piece(
@@ -117,13 +118,12 @@ def pieces_of(split: Split) -> list[Piece]:
             values[name],
             f"{name}: {human_seconds(values[name])} a step, {100 * values[name] / (split.total or 1):.1f}%",
         )
-        for name, colour in PARTS
+        for name, colour in parts
     ]
 
 
-def split_text(split: Split) -> str:
-    parts = (split.compute, split.communication, split.hook)
-    return f"{human_seconds(split.total)} = " + " + ".join(map(human_seconds, parts))
+def split_text(split: Split, parts: Parts = PARTS) -> str:
+    return f"{human_seconds(split.total)} = " + " + ".join(human_seconds(getattr(split, name)) for name, _ in parts)
 
 
 def add_step_time(main: Element, runs: Sequence[Run]) -> None:
