@@ -46,9 +46,11 @@ std::exception_ptr Failure::for_later_pass() const {
   } catch (const Error&) {
     return error;
   } catch (...) {
-    return std::make_exception_ptr(
-        AbortedError(concat("DistributedDataParallel on rank ", rank_, ": an earlier pass failed (", describe(error),
-                            "), and the object cannot be used any more; make a new one, on all ranks")));
+    // Python's exceptions bring their traceback, in more lines.
+    const std::string what = describe(error);
+    return std::make_exception_ptr(AbortedError(
+        concat("DistributedDataParallel on rank ", rank_, ": an earlier pass failed (", what.substr(0, what.find('\n')),
+               "), and the object cannot be used any more; make a new one, on all ranks")));
   }
 }
 

@@ -264,7 +264,7 @@ TEST(Validation, RefusesTensorsThatCannotBeMoved) {
   });
   expect_refused(*group, "to_dense", [&] { group->reduce({good.to_sparse()}); });
   expect_refused(*group, "meta", [&] { group->all_reduce({at::empty({2}, at::TensorOptions(at::kMeta))}); });
-  expect_refused(*group, "clone()", [&] { group->broadcast({at::ones({1}).expand({4})}); });
+  expect_refused(*group, "clone()", [&] { group->all_gather_into_tensor(at::ones({1}).expand({4}), at::ones({4})); });
   AllReduceOptions late;
   late.timeout = Milliseconds(-5);
   expect_refused(*group, "-5 ms", [&] { group->all_reduce({good}, late); });

@@ -198,7 +198,7 @@ TEST(Work, ALateWaitSaysWhatItWaitsFor) {
       EXPECT_NE(late(*expanded).find("all_reduce (call 3 of group late) on rank 0 of 2: "), std::string::npos)
           << late(*expanded);
       const auto message = group->recv({output}, 1, 7);
-      EXPECT_NE(late(*message).find("recv (group late) on rank 0 of 2: "), std::string::npos) << late(*message);
+      EXPECT_NE(late(*message).find("recv (group late, tag 7) on rank 0 of 2: "), std::string::npos) << late(*message);
       group->send({sum}, 1, 8)->wait();
       for (const auto& each : {reduction, several, expanded, message}) EXPECT_TRUE(each->wait());
       return;
