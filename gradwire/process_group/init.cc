@@ -140,21 +140,6 @@ Asked asked_of(const World& world, const char* operation, const std::vector<int>
   return asked;
 }
 
-// Runs `make`. An error of it that the other ranks hear of through the store is thrown when they have heard.
-template <class Make>
-auto heard_by_all(internal::Membership& membership, const Make& make) {
-  try {
-    return make();
-  } catch (const InvalidArgument&) {
-    throw;  // of this rank alone
-  } catch (const UnsupportedError&) {
-    throw;
-  } catch (...) {
-    membership.let_others_hear();
-    throw;
-  }
-}
-
 // This rank's number among `ranks`; nothing when it is not one of them.
 std::optional<int> place_among(const World& world, const std::vector<int>& ranks) {
   const auto place = std::find(ranks.begin(), ranks.end(), world.meeting.place.rank);
@@ -226,7 +211,7 @@ std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options) {
     return make_process_group(world->backend, sub_store(*world, "default"), world->meeting.place.rank,
                               world->meeting.place.world_size, options.timeout, world->device);
   };
-  world->group = heard_by_all(*world->meeting.membership, make_group);
+  world->group = internal::heard_by_all(*world->meeting.membership, make_group);
   world->group->set_group_name(options.group_name.empty() ? "default" : options.group_name);
   if (world->backend == kThreads) {
     thread_world = world;

@@ -74,13 +74,14 @@ Job::Job(const JobOptions& options) : parts_(std::make_unique<Parts>()) {
   const auto hosts = std::make_shared<PrefixStore>("hosts", meeting);
   BackendOptions made;
   made.store = std::make_shared<PrefixStore>("backend", meeting);
-  rendezvous::claim_backend({hosts, made.store}, "Job", p.meeting.place.rank, options.backend);
-  p.backend_name =
-      choose(options.backend, *hosts, p.meeting.place.rank, p.meeting.place.world_size, deadline.remaining());
   made.rank = p.meeting.place.rank;
   made.size = p.meeting.place.world_size;
-  made.timeout = deadline.remaining();
-  p.backend = make_backend(p.backend_name, made);
+  internal::heard_by_all(*p.meeting.membership, [&] {
+    rendezvous::claim_backend({hosts, made.store}, "Job", made.rank, options.backend);
+    p.backend_name = choose(options.backend, *hosts, made.rank, made.size, deadline.remaining());
+    made.timeout = deadline.remaining();
+    p.backend = make_backend(p.backend_name, made);
+  });
 }
 
 Job::~Job() = default;

@@ -143,18 +143,18 @@ bool Membership::join(Store& store, int world_size, Milliseconds timeout) {
     }
     throw;
   } catch (const MismatchError&) {
-    let_all_hear(store, world_size);
+    let_all_hear(store, world_size, /*all_stay=*/true);
     throw;
   } catch (const PeerError&) {
-    let_all_hear(store, world_size);
+    let_all_hear(store, world_size, /*all_stay=*/false);
     throw;
   } catch (const Error&) {
-    let_all_hear(store, 0);
+    let_all_hear(store, 0, /*all_stay=*/false);
     throw;
   }
 }
 
-void Membership::let_all_hear(Store& store, int world_size) {
+void Membership::let_all_hear(Store& store, int world_size, bool all_stay) {
   const std::string all = "all_heard";
   try {
     std::int64_t awaited = std::max<std::int64_t>(store.add("came", 0), world_size);
@@ -162,7 +162,7 @@ void Membership::let_all_hear(Store& store, int world_size) {
     if (!more.empty()) awaited = std::max(awaited, stored_number(kExpected, more));
     awaited -= static_cast<std::int64_t>(dead_ranks(store, rank_, static_cast<int>(awaited)).size());
     if (store.add("heard", 1) >= awaited) store.set(all, "1");
-    if (rank_ == 0 || world_size > 0) store.wait(std::span(&all, 1), kHearing);
+    if (rank_ == 0 || all_stay) store.wait(std::span(&all, 1), kHearing);
   } catch (const TimeoutError&) {  // some died, or are late
   } catch (const StoreError&) {    // the store went first
   }
@@ -202,7 +202,7 @@ void Membership::refuse_late(Store& store, const std::string& outcome, int world
   // it is history.
   if (!holder.empty() || !anyone_alive(store, world_size)) return;
   store.compare_set(claim_key(rank_), "", process_identity());
-  let_all_hear(store, world_size);
+  let_all_hear(store, world_size, /*all_stay=*/true);
   throw_failure(outcome);
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "gradwire/base/deadline.h"
+#include "gradwire/base/error.h"
 #include "gradwire/base/process.h"
 #include "gradwire/base/wait_report.h"
 #include "gradwire/store/store.h"
@@ -53,10 +54,10 @@ class Membership {
  private:
   // Returns whether this rank has joined; false: try the next generation.
   bool join(Store& store, int world_size, Milliseconds timeout);
-  // After a failure: waits a moment until the ranks that came, and have not died, know of the failure. Rank 0 does,
-  // which may serve the store. With a `world_size`, all ranks wait, and for the whole world: a rank that comes later
-  // takes the failure for its own only while the process of one that failed lives (refuse_late()).
-  void let_all_hear(Store& store, int world_size);
+  // After a failure: waits a moment until the ranks that came, and have not died, know of the failure; with a
+  // `world_size`, so many ranks. Rank 0 waits, which may serve the store; with `all_stay`, every rank does. A rank that
+  // comes later takes the failure for its own only while the process of one that failed lives (refuse_late()).
+  void let_all_hear(Store& store, int world_size, bool all_stay);
   // Throws when an earlier outcome also applies to this rank.
   void refuse_late(Store& store, const std::string& outcome, int world_size);
   void claim(Store& store, int world_size);
@@ -73,5 +74,21 @@ class Membership {
   std::shared_ptr<Store> store_;
   std::string server_;  // the process of rank 0 (process_identity()); empty: not known yet
 };
+
+// Runs `make`, with which the ranks go on after they have met. An error that they tell each other through the store is
+// thrown when the others have heard of it.
+template <class Make>
+auto heard_by_all(Membership& membership, const Make& make) -> decltype(make()) {
+  try {
+    return make();
+  } catch (const InvalidArgument&) {
+    throw;  // of this rank alone
+  } catch (const UnsupportedError&) {
+    throw;
+  } catch (...) {
+    membership.let_others_hear();
+    throw;
+  }
+}
 
 }  // namespace gradwire::internal
