@@ -6,9 +6,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -91,13 +94,28 @@ std::optional<EpochMembers> epoch_of_journal(const std::string& journal, std::in
   }
 }
 
-membership::JobCourse course_of(const std::string& journal) {
-  try {
-    return membership::course_in_journal(journal);
-  } catch (const Error&) {
-    return {};  // the coordinator has not begun
+// How the job of a journal goes. Reads the file when it has another size than before: who serves other hosts asks again
+// and again. Copies do not share what was read.
+class CourseOfJournal final {
+ public:
+  explicit CourseOfJournal(std::string journal) : journal_(std::move(journal)) {}
+  membership::JobCourse operator()() {
+    std::error_code absent;
+    const std::uintmax_t bytes = std::filesystem::file_size(journal_, absent);
+    if (absent || std::exchange(bytes_, bytes) == bytes) return course_;
+    try {
+      course_ = membership::course_in_journal(journal_);
+    } catch (const Error&) {
+      bytes_ = 0;  // the coordinator has not begun
+    }
+    return course_;
   }
-}
+
+ private:
+  const std::string journal_;
+  std::uintmax_t bytes_ = 0;
+  membership::JobCourse course_;
+};
 
 // Starts this host's ranks, and returns how they ended. `finish` returns what to tell then.
 template <class Finish>
@@ -168,13 +186,13 @@ int run_elastic(const Options& options, const std::string& secret, SignalQueue& 
     elastic.coordinator = coordinator_of(options, elastic.journal, job);
     elastic.deaths_per_minute = options.elastic->deaths_per_minute;
     const std::string journal = elastic.journal;
-    elastic.course = [journal] { return course_of(journal); };
+    elastic.course = CourseOfJournal(journal);
     view.elastic = std::move(elastic);
     const auto epochs = [&](std::int64_t number) { return epoch_of_journal(journal, number); };
     const auto finish = [&](const JobOutcome& outcome) {
       std::string text = report_of(options, outcome);
       int code = outcome.exit_code();
-      if (code == 0 && course_of(journal).has_lost_state()) {
+      if (code == 0 && CourseOfJournal(journal)().has_lost_state()) {
         code = kLostStateExit;
         text = concat("gradwire-run: the job has failed: ", membership::kStateIsLost, "\n");
       }

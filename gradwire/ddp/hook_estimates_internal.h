@@ -4,6 +4,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "gradwire/base/strings.h"
@@ -12,6 +13,9 @@
 
 namespace gradwire::internal {
 
+// Before the name of a parameter: the key of its estimate in the local part of EF21's state.
+inline constexpr std::string_view kEstimatePrefix = "local/estimate/";
+
 // EF21 keeps an estimate on each rank, and the mean of all ranks' estimates. The estimate of a rank that has died is in
 // the mean for good, so the others' estimates no longer have that mean. Without an estimate, a rank takes the mean for
 // its own. Removes the estimates from `local`, and returns whether there was any.
@@ -19,7 +23,7 @@ inline bool drop_estimates(const HookState& shared, HookState& local) {
   const std::string aggregate = "aggregate/";
   std::size_t dropped = 0;
   for (const auto& [key, value] : shared) {
-    if (key.starts_with(aggregate)) dropped += local.erase(concat("local/estimate/", key.substr(aggregate.size())));
+    if (key.starts_with(aggregate)) dropped += local.erase(concat(kEstimatePrefix, key.substr(aggregate.size())));
   }
   return dropped > 0;
 }

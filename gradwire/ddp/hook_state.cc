@@ -12,12 +12,12 @@
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/ddp/hook_estimates_internal.h"
 
 namespace gradwire {
 namespace {
 
 constexpr std::string_view kLocal = "local/";
-constexpr std::string_view kEstimate = "local/estimate/";  // of the memory EF21
 constexpr const char* kCount = "hook_state_entries";
 
 bool is_local(const std::string& key) { return key.starts_with(kLocal); }
@@ -103,7 +103,7 @@ HookState average_local(const std::vector<HookState>& parts) {
   }
   std::erase_if(mean, [&parts](const auto& item) {
     const auto has_it = [&item](const HookState& part) { return part.contains(item.first); };
-    return item.first.starts_with(kEstimate) && !std::all_of(parts.begin(), parts.end(), has_it);
+    return item.first.starts_with(internal::kEstimatePrefix) && !std::all_of(parts.begin(), parts.end(), has_it);
   });
   return mean;
 }

@@ -26,6 +26,15 @@ from gradwire.nn.parallel import DistributedDataParallel
 
 GUARD = 240
 BUILD = pathlib.Path(os.environ.get("GRADWIRE_BUILD", pathlib.Path(__file__).resolve().parents[2] / "build"))
+# How the programs begin that the tests write.
+SMALL_JOB = """
+import torch, gradwire.elastic
+from gradwire.nn.parallel import DistributedDataParallel
+
+elastic = gradwire.elastic.Elastic()
+model = DistributedDataParallel(torch.nn.Linear(2, 1), process_group=elastic.group)
+elastic.add(model)
+"""
 
 
 def serial_parameters(sizes):
@@ -209,13 +218,8 @@ def test_a_slow_rank_is_named_dropped_and_not_replaced(tmp_path):
 
 def test_ranks_that_were_asked_to_leave_have_time_to_save_whatever_the_bound_of_a_standstill(tmp_path):
     program = tmp_path / "saves.py"
-    program.write_text("""
-import time, torch, gradwire.elastic
-from gradwire.nn.parallel import DistributedDataParallel
-
-elastic = gradwire.elastic.Elastic()
-model = DistributedDataParallel(torch.nn.Linear(2, 1), process_group=elastic.group)
-elastic.add(model)
+    program.write_text(SMALL_JOB + """
+import time
 
 def step(at):
     model(torch.ones(1, 2)).sum().backward()
@@ -240,14 +244,7 @@ print("saved", flush=True)
 
 def test_an_error_of_the_program_on_all_ranks_ends_the_job_and_is_told_first(tmp_path):
     program = tmp_path / "fails.py"
-    program.write_text("""
-import torch, gradwire.elastic
-from gradwire.nn.parallel import DistributedDataParallel
-
-elastic = gradwire.elastic.Elastic()
-model = DistributedDataParallel(torch.nn.Linear(2, 1), process_group=elastic.group)
-elastic.add(model)
-
+    program.write_text(SMALL_JOB + """
 def step(at):
     if at.step == 3:
         raise ValueError("a bad sample")

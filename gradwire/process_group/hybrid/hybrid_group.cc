@@ -210,22 +210,24 @@ std::exception_ptr HybridGroup::in_own_ranks(const std::exception_ptr& error, co
   return members == nullptr ? error : internal::in_outer_ranks(error, *members);
 }
 
+void HybridGroup::fail_and_throw(const std::exception& problem, const std::vector<int>* members,
+                                 const std::string& context) const {
+  const std::exception_ptr error = in_own_ranks(std::current_exception(), members);
+  fail(error, context + internal::readable(problem.what()));
+  std::rethrow_exception(error);
+}
+
 void HybridGroup::run_on(const std::vector<int>& members, const std::function<void()>& step) const {
-  const auto end = [&](const std::exception& problem) {
-    const std::exception_ptr error = in_own_ranks(std::current_exception(), &members);
-    fail(error, internal::readable(problem.what()));
-    std::rethrow_exception(error);
-  };
   try {
     step();
   } catch (const PeerError& problem) {
-    end(problem);
+    fail_and_throw(problem, &members, "");
   } catch (const TimeoutError& problem) {
-    end(problem);
+    fail_and_throw(problem, &members, "");
   } catch (const MismatchError& problem) {
-    end(problem);
+    fail_and_throw(problem, &members, "");
   } catch (const AbortedError& problem) {
-    end(problem);
+    fail_and_throw(problem, &members, "");
   }
 }
 
@@ -258,9 +260,7 @@ std::shared_ptr<Work> HybridGroup::ordered(const char* operation, const Collecti
       // Refused before anything was sent. After that the others are told, who would wait for this rank.
       if (dynamic_cast<const InvalidArgument*>(&problem) != nullptr && !call.has_met()) throw;
       if (dynamic_cast<const ResourceError*>(&problem) != nullptr && call.is_refused_to_all()) throw;
-      const std::exception_ptr error = in_own_ranks(std::current_exception(), call.members());
-      fail(error, concat(describe(operation), ": ", internal::readable(problem.what())));
-      std::rethrow_exception(error);
+      fail_and_throw(problem, call.members(), concat(describe(operation), ": "));
     }
   };
   const auto work = options.async ? calls_->post(operation, std::move(outputs), run, shared_from_this())

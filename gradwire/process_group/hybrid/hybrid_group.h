@@ -152,6 +152,10 @@ class HybridGroup final : public CallGroup, public Closable, public DeviceStager
   // failed, else the ranks that the group below names. `members`: its ranks, in the numbers of this group; null where
   // they are the same.
   std::exception_ptr in_own_ranks(const std::exception_ptr& error, const std::vector<int>* members) const;
+  // Ends the group with the exception under way, `problem`, and throws it as in_own_ranks() has it. `context` opens the
+  // reason that the other ranks hear.
+  [[noreturn]] void fail_and_throw(const std::exception& problem, const std::vector<int>* members,
+                                   const std::string& context) const;
   void run_on(const std::vector<int>& members, const std::function<void()>& step) const;
   std::string describe(const char* operation) const;
   // `message`, a Work of the group of all ranks, with the errors of this group.
