@@ -116,12 +116,10 @@ class ChoosingHook final : public AutoHook, public FirstRankMemory, public Choos
     begin_bucket(bucket);
     if (bucket.is_last()) exchange_times(bucket);
     const Future future = run_or_do_without(bucket);
-    if (future->completed()) {
-      clock_->end_bucket();
-    } else {
-      // The future may outlive the hook.
-      future->addCallback([clock = clock_](c10::ivalue::Future&) { clock->end_bucket(); });
-    }
+    // At once where the future is completed. On a device, the callback's current stream follows what the future waits
+    // for. The future may outlive the hook.
+    future->addCallback(
+        [clock = clock_, device = bucket.buffer().device()](c10::ivalue::Future&) { clock->end_bucket(device); });
     return future;
   }
 
@@ -265,7 +263,7 @@ class ChoosingHook final : public AutoHook, public FirstRankMemory, public Choos
   // forward pass.
   void begin_bucket(const GradBucket& bucket) GRADWIRE_EXCLUDES(mutex_) {
     const MutexLock lock(mutex_);
-    if (!clock_->begin(bucket.iteration())) return;
+    if (!clock_->begin(bucket.iteration(), bucket.buffer().device())) return;
     before_ = clock_->last() ? std::optional(used_) : std::nullopt;
     if (std::exchange(drops_, false) && used_.hook == race_.current().hook) {
       race_.drop_current_hook();

@@ -103,9 +103,9 @@ class AutoHook : public CommHook {
 // Each decision is logged at the level "info" (gradwire/base/log.h) on rank 0. A hook with a memory (int4, one_bit,
 // PowerSGD) begins with an empty memory in each of its turns; what its memory held at the end of a turn is lost.
 //
-// The hook measures on the thread of the CPU. So buckets that are not on the CPU are measured wrongly: name one hook
-// for devices instead. Over a group of several hosts, a hook that compresses runs between hosts only, as with
-// make_hook(). `group`: null for the bucket's group.
+// Buckets on a device are measured by events of the device, so the CPU, which is ahead, waits for the last bucket of a
+// step when the next step's first bucket begins. Over a group of several hosts, a hook that compresses runs between
+// hosts only, as with make_hook(). `group`: null for the bucket's group.
 //
 // The state: "auto/version", the version of what follows; "auto/hook", the name of the current hook; "auto/race", the
 // measurements; "auto/shapes" and "auto/race_of_shapes", the shapes and their measurements, once there are any; and the

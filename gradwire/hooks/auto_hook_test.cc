@@ -13,6 +13,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/hooks/debugging_hooks.h"
 #include "gradwire/hooks/hook_test_support.h"
+#include "gradwire/hooks/link_test_support.h"
 #include "gradwire/hooks/registry.h"
 #include "gradwire/process_group/call_group.h"
 
@@ -38,8 +39,7 @@ class LinkClock {
   std::atomic<double> now_{0};
 };
 
-// A group over a link that carries so many bytes a second, on a clock that is not the real one: those of the largest
-// tensor, twice for an all-reduce, without the part that remains on the rank.
+// A group over a link that carries so many bytes a second, on a clock that is not the real one.
 class LinkGroup final : public CallGroup {
  public:
   LinkGroup(std::shared_ptr<ProcessGroup> inner, LinkClock& clock, double bytes_per_second)
@@ -50,27 +50,13 @@ class LinkGroup final : public CallGroup {
 
  protected:
   std::shared_ptr<Work> do_call(GroupCall& call) override {
-    double bytes = 0;
-    for_each_tensor(call,
-                    [&](const at::Tensor& tensor) { bytes = std::max(bytes, static_cast<double>(tensor.nbytes())); });
-    bytes *= (std::holds_alternative<AllReduceCall>(call) ? 2.0 : 1.0) * (size() - 1) / size();
     std::shared_ptr<Work> work = call_on(*inner_, call, timeout());
     work->wait();
-    clock_.pass(bytes / rate);
-    // What a codec takes for 1 MiB, by the number of calls that it makes: one for bfloat16, two for int8.
-    if (is_encoded(call)) clock_.pass(0.002);
+    clock_.pass(seconds_on_link(call, size(), rate));
     return work;
   }
 
  private:
-  static bool is_encoded(const GroupCall& call) {
-    bool encoded = false;
-    for_each_tensor(call, [&](const at::Tensor& tensor) {
-      encoded = encoded || tensor.scalar_type() == at::kBFloat16 || tensor.scalar_type() == at::kByte;
-    });
-    return encoded;
-  }
-
   const std::shared_ptr<ProcessGroup> inner_;
   LinkClock& clock_;
 };

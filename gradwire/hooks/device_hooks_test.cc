@@ -1,7 +1,8 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
 // Codecs, states of hooks and clipping on a device: the bytes and the numbers are those of the CPU, and no gradient
-// comes to the host. Runs on any device (tests/support/test_device.h).
+// comes to the host. The hook "auto" measures there. Runs on any device (tests/support/test_device.h).
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -9,6 +10,7 @@
 #include "gradwire/compress/registry.h"
 #include "gradwire/ddp/device_test_support.h"
 #include "gradwire/ddp/kept_hook_state.h"
+#include "gradwire/hooks/auto_hook.h"
 #include "gradwire/hooks/clip_hook.h"
 #include "gradwire/hooks/device/codec_bytes_test_support.h"
 #include "gradwire/hooks/device/device_codec_internal.h"
@@ -263,6 +265,34 @@ TEST(ClippingOnADevice, BringsOnlyTheNormToTheHost) {
       EXPECT_TRUE(at::allclose(on_device[i].grad().cpu(), on_cpu[i].grad(), 1e-6, 0));
     (void)take_bytes_to_host();
   }
+  EXPECT_EQ(races(), "");
+}
+
+// DDP runs the hook in several buckets, on streams of its own.
+TEST(DeviceHooks, AutoMeasuresEveryHookWhileItTrains) {
+  run_ranks({"threads"}, std::min(2, device_count()), [&](int rank, const std::shared_ptr<ProcessGroup>& group) {
+    const c10::Device device = test_device(rank);
+    DdpOptions options;
+    options.process_group = group;
+    options.bucket_cap_mb = 0.0003;
+    Layers net(device);
+    DistributedDataParallel<Layers> ddp(net, options);
+    const auto hook = make_auto_hook();
+    ddp.register_comm_hook(hook);
+    for (int step = 0; step < 40; ++step) {
+      ddp.zero_grad();
+      ddp(random_tensor({4, 8}, 10 * step + rank).to(device)).sum().backward();
+    }
+    ASSERT_FALSE(hook->choices().empty());
+    for (const HookTimes& times : hook->choices().front().measured) {
+      EXPECT_TRUE(std::isfinite(times.cost)) << times.hook;
+      EXPECT_GE(times.cost, 0) << times.hook;
+      // The fake device's clock stands still here.
+      if (on_gpu()) {
+        EXPECT_GT(times.cost, 0) << times.hook;
+      }
+    }
+  });
   EXPECT_EQ(races(), "");
 }
 

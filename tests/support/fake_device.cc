@@ -37,6 +37,15 @@ c10::DeleterFnPtr release_of_allocator();
 thread_local c10::DeviceIndex current_device = 0;
 thread_local std::array<c10::StreamId, kFakeDevices> current_streams{};
 
+// What lies behind an event, and when the device comes to the event.
+struct FakeEvent {
+  Clock behind;
+  double seconds = 0;
+  bool knows_time = false;
+};
+
+FakeEvent& event_at(void* event) { return *static_cast<FakeEvent*>(event); }
+
 class FakeGuard final : public c10::impl::DeviceGuardImplInterface {
  public:
   c10::DeviceType type() const override { return kFakeDevice; }
@@ -57,24 +66,29 @@ class FakeGuard final : public c10::impl::DeviceGuardImplInterface {
     return stream(next.device(), std::exchange(current(next.device()), next.id()));
   }
   c10::DeviceIndex deviceCount() const noexcept override { return kFakeDevices; }
-  void record(void** event, const c10::Stream& on, c10::DeviceIndex, c10::EventFlag) const override {
-    if (*event == nullptr) *event = new Clock;
-    *static_cast<Clock*>(*event) = watcher().snapshot(on);
+  void record(void** event, const c10::Stream& on, c10::DeviceIndex, c10::EventFlag flag) const override {
+    if (*event == nullptr) *event = new FakeEvent;
+    event_at(*event) = {watcher().snapshot(on), watcher().end_of(on), flag == c10::EventFlag::BACKEND_DEFAULT};
   }
   void block(void* event, const c10::Stream& waiting) const override {
-    if (event != nullptr) watcher().follows(waiting, *static_cast<Clock*>(event));
+    if (event == nullptr) return;
+    watcher().follows(waiting, event_at(event).behind);
+    watcher().ends_after(waiting, event_at(event).seconds);
   }
-  bool queryEvent(void* event) const override {
-    return event == nullptr || watcher().ended(*static_cast<Clock*>(event));
-  }
+  bool queryEvent(void* event) const override { return event == nullptr || watcher().ended(event_at(event).behind); }
   void synchronizeEvent(void* event) const override {
-    if (event != nullptr) watcher().finish(*static_cast<Clock*>(event));
+    if (event != nullptr) watcher().finish(event_at(event).behind);
+  }
+  // In milliseconds.
+  double elapsedTime(void* from, void* to, c10::DeviceIndex) const override {
+    TORCH_CHECK(event_at(from).knows_time && event_at(to).knows_time, "an event without a time");
+    return (event_at(to).seconds - event_at(from).seconds) * 1e3;
   }
   void synchronizeDevice(c10::DeviceIndex device) const override { watcher().finish_all(device); }
 #if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR > 12
   bool isStreamCapturing(const c10::Stream& stream) const override { return watcher().is_captured(stream); }
 #endif
-  void destroyEvent(void* event, c10::DeviceIndex) const noexcept override { delete static_cast<Clock*>(event); }
+  void destroyEvent(void* event, c10::DeviceIndex) const noexcept override { delete static_cast<FakeEvent*>(event); }
   bool queryStream(const c10::Stream&) const override { return true; }
   // As CUDA's allocator, which ignores memory that it has not allocated itself, for example of from_blob().
   void recordDataPtrOnStream(const c10::DataPtr& memory, const c10::Stream& on) const override {
@@ -232,6 +246,8 @@ void access_on(const c10::Stream& stream, const at::Tensor& tensor, bool writes)
     elements += static_cast<std::size_t>((tensor.size(i) - 1) * tensor.stride(i));
   watcher().accessed(tensor.const_data_ptr(), elements * tensor.element_size(), stream, writes);
 }
+
+void spend_on(const c10::Stream& stream, double seconds) { watcher().spend(stream, seconds); }
 
 void work_on(const c10::Stream& stream, std::function<void()> done) { watcher().queue(stream, std::move(done)); }
 

@@ -41,6 +41,9 @@ void access_on(const c10::Stream& stream, const at::Tensor& tensor, bool writes)
 // and no thread that waits returns before that. `done` must not wait for the device.
 void work_on(const c10::Stream& stream, std::function<void()> done);
 
+// Work of the device on `stream` that takes so many seconds of the device's clock. Nothing else takes time there.
+void spend_on(const c10::Stream& stream, double seconds);
+
 // While a FakeCapture lives, `stream` is captured into a graph. A question for an event is an error then, as on CUDA:
 // it is listed among the races.
 class FakeCapture {

@@ -70,6 +70,22 @@ void Watcher::accessed(const void* memory, std::size_t bytes, const c10::Stream&
   allocation->accesses.push_back(now);
 }
 
+void Watcher::spend(const c10::Stream& stream, double seconds) {
+  const std::lock_guard lock(mutex_);
+  ends_[name_of(stream)] += seconds;
+}
+
+double Watcher::end_of(const c10::Stream& stream) {
+  const std::lock_guard lock(mutex_);
+  return ends_[name_of(stream)];
+}
+
+void Watcher::ends_after(const c10::Stream& stream, double seconds) {
+  const std::lock_guard lock(mutex_);
+  double& end = ends_[name_of(stream)];
+  end = std::max(end, seconds);
+}
+
 Clock Watcher::snapshot(const c10::Stream& stream) {
   const std::lock_guard lock(mutex_);
   return clocks_[name_of(stream)];

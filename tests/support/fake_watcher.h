@@ -39,6 +39,12 @@ class Watcher {
   // A kernel of `stream` reads or writes `bytes` bytes.
   void accessed(const void* memory, std::size_t bytes, const c10::Stream& stream, bool writes);
 
+  // Work of `stream` takes so many seconds, on a clock of the device's own that nothing else moves. When the work that
+  // `stream` has queued ends, and that it does not end before `seconds`.
+  void spend(const c10::Stream& stream, double seconds);
+  double end_of(const c10::Stream& stream);
+  void ends_after(const c10::Stream& stream, double seconds);
+
   // An event: what `stream` has behind it, and that `stream` follows what an event has behind it.
   Clock snapshot(const c10::Stream& stream);
   void follows(const c10::Stream& stream, const Clock& before);
@@ -88,6 +94,7 @@ class Watcher {
 
   std::mutex mutex_;
   std::map<StreamName, Clock> clocks_;
+  std::map<StreamName, double> ends_;            // in seconds
   std::map<StreamName, std::uint64_t> hanging_;  // the time of the kernel that does not end
   std::set<StreamName> captured_;
   std::vector<Queued> queued_;
