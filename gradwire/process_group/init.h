@@ -102,7 +102,8 @@ std::shared_ptr<Store> default_store();
 //
 // An empty `backend` means the default group's backend; a `timeout` of 0 means the default group's timeout. Throws
 // InvalidArgument for ranks that are named twice or are not in the default group, an unknown backend, a negative
-// timeout; MismatchError on all ranks when they pass different ranks or backends; and as make_process_group().
+// timeout; MismatchError on all ranks when they pass different ranks or backends; AbortedError when the default group
+// is aborted meanwhile, and PeerError on the ranks that wait for this one; and as make_process_group().
 std::shared_ptr<ProcessGroup> new_group(const std::vector<int>& ranks = {}, const std::string& backend = "",
                                         const std::string& desc = "", Milliseconds timeout = Milliseconds{0});
 

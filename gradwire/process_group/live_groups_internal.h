@@ -4,9 +4,12 @@
 // lives as long as a group does.
 #pragma once
 
+#include <atomic>
 #include <memory>
+#include <string>
 #include <vector>
 
+#include "gradwire/base/mutex.h"
 #include "gradwire/process_group/process_group.h"
 
 namespace gradwire::internal {
@@ -23,5 +26,31 @@ std::vector<std::shared_ptr<ProcessGroup>> live_groups();
 // shut down or destroyed, so all ranks that use the group hold the duplicate, whatever their layers did. Thread-safe.
 std::shared_ptr<ProcessGroup> kept_for_layers(const ProcessGroup& group);
 void keep_for_layers(const ProcessGroup& group, std::shared_ptr<ProcessGroup> duplicate);
+
+// What the last abort() of a group said. Thread-safe.
+class AbortNote final {
+ public:
+  void write(const std::string& reason) {
+    {
+      MutexLock lock(mutex_);
+      reason_ = reason;
+    }
+    calls_.fetch_add(1, std::memory_order_release);
+  }
+  // How often the group was aborted. Does not block.
+  std::uint64_t calls() const noexcept { return calls_.load(std::memory_order_acquire); }
+  std::string reason() const {
+    MutexLock lock(mutex_);
+    return reason_;
+  }
+
+ private:
+  std::atomic<std::uint64_t> calls_{0};
+  mutable Mutex mutex_;
+  std::string reason_ GRADWIRE_GUARDED_BY(mutex_);
+};
+
+// The note of `group`, which its abort() writes. One of its own for a group that is not listed. Thread-safe.
+std::shared_ptr<AbortNote> abort_note(const ProcessGroup& group);
 
 }  // namespace gradwire::internal

@@ -902,7 +902,7 @@ TEST(DuplicateList, AbortsThoseThatLiveAndThoseThatComeLater) {
   duplicates.release(*released);
   duplicates.add(early);
   duplicates.add(group());  // gone already
-  duplicates.abort_all("the end");
+  duplicates.abort_all(*released, "the end");
   duplicates.add(late);
   EXPECT_THROW(early->all_reduce({number(1)})->wait(), AbortedError);
   EXPECT_THROW(late->all_reduce({number(1)})->wait(), AbortedError);
