@@ -13,11 +13,7 @@ thread_local const EndsWithGroup* innermost = nullptr;
 }  // namespace
 
 EndsWithGroup::EndsWithGroup(const ProcessGroup& group)
-    : note_(abort_note(group)),
-      calls_before_(note_->calls()),
-      outer_(innermost),
-      check_before_(interrupt_check()),
-      check_(&must_end) {
+    : note_(abort_note(group)), outer_(innermost), check_before_(interrupt_check()), check_(&must_end) {
   innermost = this;
 }
 
@@ -25,7 +21,7 @@ EndsWithGroup::~EndsWithGroup() { innermost = outer_; }
 
 bool EndsWithGroup::must_end() noexcept {
   for (const EndsWithGroup* each = innermost; each != nullptr; each = each->outer_) {
-    if (each->is_aborted()) return true;
+    if (each->note_->is_written()) return true;
     const InterruptCheck before = each->check_before_;
     if (before != nullptr && before != &must_end && before()) return true;
   }
@@ -33,7 +29,9 @@ bool EndsWithGroup::must_end() noexcept {
 }
 
 void EndsWithGroup::throw_if_aborted(const char* call) const {
-  if (is_aborted()) throw AbortedError(concat(call, ": its group was aborted on this rank: ", note_->reason()));
+  if (!note_->is_written()) return;
+  throw AbortedError(
+      concat(call, ": the group of which the new one is made was aborted on this rank: ", note_->reason()));
 }
 
 }  // namespace gradwire::internal

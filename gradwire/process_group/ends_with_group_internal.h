@@ -3,7 +3,6 @@
 // A thread whose waits end when another thread aborts a group.
 #pragma once
 
-#include <cstdint>
 #include <memory>
 
 #include "gradwire/base/interrupt.h"
@@ -12,9 +11,9 @@
 
 namespace gradwire::internal {
 
-// While the object lives, an abort() of `group` interrupts the waits of this thread (base/interrupt.h), whatever they
-// wait for: a group that is being made of `group` is not a duplicate yet, which abort() would end. The check of the
-// thread from before holds too. Objects of a thread nest; each ends on the thread that made it.
+// While the object lives, the waits of this thread are interrupted (base/interrupt.h), whatever they wait for, once
+// `group` was aborted: a group that is being made of `group` is not a duplicate yet, which abort() would end. The check
+// of the thread from before holds too. Objects of a thread nest; each ends on the thread that made it.
 class EndsWithGroup final {
  public:
   explicit EndsWithGroup(const ProcessGroup& group);
@@ -22,15 +21,12 @@ class EndsWithGroup final {
   EndsWithGroup(const EndsWithGroup&) = delete;
   EndsWithGroup& operator=(const EndsWithGroup&) = delete;
 
-  // Throws AbortedError when `group` was aborted since the construction. `call`: what was under way, for the message.
+  // Throws AbortedError when `group` was aborted. `call`: what was under way, for the message.
   void throw_if_aborted(const char* call) const;
 
  private:
   static bool must_end() noexcept;
-  bool is_aborted() const noexcept { return note_->calls() != calls_before_; }
-
   const std::shared_ptr<const AbortNote> note_;
-  const std::uint64_t calls_before_;
   const EndsWithGroup* const outer_;
   const InterruptCheck check_before_;
   const InterruptCheckScope check_;

@@ -156,10 +156,10 @@ std::optional<int> place_among(const World& world, const std::vector<int>& ranks
 // The group of those ranks, whose rank `place` is this one, and which meet in `store` by `deadline`. The world keeps
 // it.
 std::shared_ptr<ProcessGroup> add_group(World& world, const Asked& asked, Deadline deadline, int place,
-                                        std::shared_ptr<Store> store, std::string name) {
-  auto group =
-      internal::make_group_by(deadline.earlier(Deadline::after(asked.timeout)), asked.backend, std::move(store), place,
-                              static_cast<int>(asked.ranks.size()), asked.timeout, device_for(world, asked.backend));
+                                        std::shared_ptr<Store> store, std::string name, bool is_registered) {
+  auto group = internal::make_group_by(deadline.earlier(Deadline::after(asked.timeout)), asked.backend,
+                                       std::move(store), place, static_cast<int>(asked.ranks.size()), asked.timeout,
+                                       device_for(world, asked.backend), is_registered);
   group->set_group_name(std::move(name));
   group->set_group_desc(asked.desc);
   internal::open_record(*group);
@@ -217,7 +217,8 @@ std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options) {
   world->device = options.device_id;
   const auto make_group = [&] {
     return internal::make_group_by(deadline, world->backend, sub_store(*world, "default"), world->meeting.place.rank,
-                                   world->meeting.place.world_size, options.timeout, world->device);
+                                   world->meeting.place.world_size, options.timeout, world->device,
+                                   /*is_registered=*/true);
   };
   world->group = internal::heard_by_all(*world->meeting.membership, make_group);
   world->group->set_group_name(options.group_name.empty() ? "default" : options.group_name);
@@ -274,13 +275,14 @@ std::shared_ptr<ProcessGroup> new_group(const std::vector<int>& ranks, const std
   }
   const std::optional<int> place = place_among(*world, asked.ranks);
   std::shared_ptr<Store> store = sub_store(*world, concat("new_group/", number));
-  const internal::EndsWithGroup ends(*world->group);
   // Before the others hear that this rank has come.
   if (place) rendezvous::register_rank_at(*store, *place, internal::first_places());
   require_agreement(*world, spell(asked.ranks, asked.backend));
   if (!place) return nullptr;
+  const internal::EndsWithGroup ends(*world->group);
   try {
-    return add_group(*world, asked, deadline, *place, std::move(store), concat("group", number));
+    return add_group(*world, asked, deadline, *place, std::move(store), concat("group", number),
+                     /*is_registered=*/true);
   } catch (const AbortedError&) {
     ends.throw_if_aborted("new_group");
     throw;
@@ -306,7 +308,8 @@ std::shared_ptr<ProcessGroup> new_group_among(const std::vector<int>& ranks, con
                                asked.backend, " for the ranks ", join(asked.ranks), "; another of them asked for ",
                                first, "; all of them must ask for the same"));
   }
-  return add_group(*world, asked, deadline, *place, std::move(store), concat("group among ", name));
+  return add_group(*world, asked, deadline, *place, std::move(store), concat("group among ", name),
+                   /*is_registered=*/false);
 }
 
 void destroy_process_group(const std::shared_ptr<ProcessGroup>& group) {

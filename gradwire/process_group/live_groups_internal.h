@@ -27,25 +27,23 @@ std::vector<std::shared_ptr<ProcessGroup>> live_groups();
 std::shared_ptr<ProcessGroup> kept_for_layers(const ProcessGroup& group);
 void keep_for_layers(const ProcessGroup& group, std::shared_ptr<ProcessGroup> duplicate);
 
-// What the last abort() of a group said. Thread-safe.
+// What the first abort() of a group said. Thread-safe.
 class AbortNote final {
  public:
   void write(const std::string& reason) {
-    {
-      MutexLock lock(mutex_);
-      reason_ = reason;
-    }
-    calls_.fetch_add(1, std::memory_order_release);
+    MutexLock lock(mutex_);
+    if (is_written()) return;
+    reason_ = reason;
+    is_written_.store(true, std::memory_order_release);
   }
-  // How often the group was aborted. Does not block.
-  std::uint64_t calls() const noexcept { return calls_.load(std::memory_order_acquire); }
+  bool is_written() const noexcept { return is_written_.load(std::memory_order_acquire); }  // does not block
   std::string reason() const {
     MutexLock lock(mutex_);
     return reason_;
   }
 
  private:
-  std::atomic<std::uint64_t> calls_{0};
+  std::atomic<bool> is_written_{false};
   mutable Mutex mutex_;
   std::string reason_ GRADWIRE_GUARDED_BY(mutex_);
 };

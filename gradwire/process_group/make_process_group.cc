@@ -88,8 +88,8 @@ std::shared_ptr<ProcessGroup> make_process_group(const std::string& backend, std
 
 std::shared_ptr<ProcessGroup> internal::make_group_by(Deadline deadline, const std::string& backend,
                                                       std::shared_ptr<Store> store, int rank, int size,
-                                                      Milliseconds timeout,
-                                                      const std::optional<at::Device>& device_id) {
+                                                      Milliseconds timeout, const std::optional<at::Device>& device_id,
+                                                      bool is_registered) {
   if (store == nullptr) throw InvalidArgument("make_process_group: the store is null");
   if (timeout.count() <= 0)
     throw InvalidArgument(concat("make_process_group: a timeout of ", timeout.count(), " ms; give a positive one"));
@@ -104,7 +104,7 @@ std::shared_ptr<ProcessGroup> internal::make_group_by(Deadline deadline, const s
   std::vector<std::shared_ptr<Store>> places;
   for (const std::string& place : first_places) places.push_back(place.empty() ? store : part(place));
   rendezvous::claim_backend(places, "make_process_group", rank, asked);
-  rendezvous::register_rank_at(*store, rank, first_places);
+  if (!is_registered) rendezvous::register_rank_at(*store, rank, first_places);
   std::vector<std::string> hosts;
   if (internal::crossing_of(choice.name)) {
     hosts = internal::exchange_hosts(*store, rank, size, deadline.remaining());
