@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <initializer_list>
 #include <optional>
 #include <utility>
 
