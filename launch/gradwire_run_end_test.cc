@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 
 #include <chrono>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <stdexcept>
@@ -191,6 +192,26 @@ TEST_F(LauncherEndTest, LauncherKilledTakesTheRanksAlong) {
   EXPECT_EQ(said.find("died first"), std::string::npos) << said;
   std::cout << "launcher killed with SIGKILL: ranks and their children gone after "
             << std::chrono::duration<double>(std::chrono::steady_clock::now() - killed_at).count() << " s\n";
+}
+
+// The fixture looks for what is left in TMPDIR.
+TEST_F(LauncherEndTest, ALauncherThatARankStartedRemovesItsFilesToo) {
+  const std::string inner = concat("exec ", GRADWIRE_RUN_PROGRAM, " -n 2 -- sh -c 'echo ready; exec sleep 300'");
+  for (const bool kills_keeper : {false, true}) {
+    SCOPED_TRACE(kills_keeper ? "keeper" : "front");
+    start_script({"-n", "1"}, concat("echo keeper-$PPID-; ", inner));
+    wait_for_output("ready", 2);
+    if (kills_keeper) {
+      ASSERT_EQ(::kill(number_after(read_file(scratch("stdout")), "keeper-"), SIGKILL), 0);
+      finish();
+    } else {
+      signal_launcher(SIGKILL);
+      EXPECT_EQ(finish_killed(), 128 + SIGKILL);
+      wait_until_none_marked();
+    }
+    // The outer launcher's own folder goes by its keeper, or else by its front.
+    EXPECT_TRUE(std::filesystem::is_empty(scratch("tmp")));
+  }
 }
 
 // Before the ranks start: the records would be wanted when it is too late.

@@ -17,6 +17,7 @@
 #include "gradwire/base/strings.h"
 #include "launch/descendants.h"
 #include "launch/launch_error.h"
+#include "launch/process_look.h"
 #include "launch/rank_process.h"
 #include "launch/signal_lines.h"
 
@@ -62,10 +63,11 @@ ProcessEnd wait_for_keeper(pid_t keeper, SignalQueue& signals, int watched_fd) {
 
 // The keeper is gone without having cleared up.
 void clear_up(const Descendants& descendants, SignalQueue& signals) {
-  const Deadline give_up = Deadline::after(std::chrono::seconds(5));
+  const Deadline patience = Deadline::after(kKeeperTime);
+  const Deadline give_up = Deadline::after(kKeeperTime + Milliseconds(2000));
   for (auto left = descendants.children(); !left.empty() && !give_up.expired(); left = descendants.children()) {
     for (const pid_t pid : left) {
-      ::kill(pid, SIGKILL);
+      if (patience.expired() || !is_keeper(pid)) ::kill(pid, SIGKILL);
       ::waitpid(pid, nullptr, WNOHANG);
     }
     pollfd polled{signals.fd(), POLLIN, 0};
@@ -76,6 +78,8 @@ void clear_up(const Descendants& descendants, SignalQueue& signals) {
 }
 
 }  // namespace
+
+bool is_keeper(pid_t pid) { return read_proc_file(concat("/proc/", pid, "/comm")) == concat(kKeeperName, "\n"); }
 
 int run_in_keeper(SignalQueue& signals, int watched_fd, const std::function<int(int front_fd)>& job) {
   const Descendants descendants;

@@ -10,14 +10,22 @@
 // removes the files. Signals of a terminal reach the front only, so the keeper gets each signal once.
 #pragma once
 
+#include <sys/types.h>
+
 #include <functional>
 
+#include "gradwire/base/deadline.h"
 #include "launch/signals.h"
 
 namespace gradwire::launch {
 
 // The keeper's name in /proc and in ps: "killall gradwire-run" means the front.
 inline constexpr const char* kKeeperName = "gradwire-keeper";
+
+// Whether a process is a keeper: that of a gradwire-run which a rank started, for example. Where the front of such a
+// keeper has ended, it ends its job and removes its files by itself, for which it gets kKeeperTime.
+bool is_keeper(pid_t pid);
+inline constexpr Milliseconds kKeeperTime{3000};
 
 // Forks the keeper, which runs `job(front_fd)`; `front_fd` becomes readable when the front has died. Returns twice: in
 // the keeper the result of the job, which must become the keeper's exit code, and in the front this exit code. Both

@@ -8,6 +8,8 @@
 #include <chrono>
 #include <utility>
 
+#include "launch/keeper.h"
+
 namespace gradwire::launch {
 namespace {
 
@@ -28,6 +30,7 @@ void Leftovers::reap(const std::function<bool(pid_t)>& is_other) {
 
 void Leftovers::begin(bool patient, Time now) {
   patience_ = patient ? now + kExitTime : now;
+  keepers_until_ = now + kKeeperTime;
   give_up_ = now + kExitTime + kGoTime;
 }
 
@@ -39,8 +42,8 @@ bool Leftovers::clear(Time now) {
     unkillable_ = std::move(left);
     return false;
   }
-  if (now >= patience_) {
-    for (const pid_t pid : left) ::kill(pid, SIGKILL);
+  for (const pid_t pid : left) {
+    if (now >= patience_ && (now >= keepers_until_ || !is_keeper(pid))) ::kill(pid, SIGKILL);
   }
   return true;
 }

@@ -38,7 +38,8 @@ class Leftovers final {
 
  private:
   const Descendants descendants_;
-  Time patience_{};  // until then, processes may exit by themselves
+  Time patience_{};       // until then, processes may exit by themselves
+  Time keepers_until_{};  // the same of keepers (keeper.h)
   Time give_up_{};
   std::vector<pid_t> unkillable_;
 };

@@ -103,7 +103,7 @@ inline std::size_t run_device_ranks(int size, const DeviceBody& body,
   };
   const auto make = [&](const std::shared_ptr<ProcessGroup>& cpu, const c10::Device& device) {
     auto place = std::make_shared<PrefixStore>("both", store);
-    if (on_gpu()) return internal::make_nccl_group(cpu, std::move(place), device);
+    if (on_gpu()) return internal::make_nccl_group(Deadline::after(cpu->timeout()), cpu, std::move(place), device);
     return std::shared_ptr<ProcessGroup>(
         std::make_shared<internal::DeviceGroup>(cpu, kFakeDevice, std::move(place), maker));
   };

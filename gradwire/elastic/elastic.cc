@@ -24,9 +24,10 @@ void require_before_run(bool has_run, const char* what) {
                                "all members"));
 }
 
-template <class T>
-void require_new(const std::vector<T*>& known, const T& object, const char* what) {
-  if (std::find(known.begin(), known.end(), &object) == known.end()) return;
+// `known`: what was added; `address_of` of one of them is the address of the object.
+template <class Known, class AddressOf>
+void require_new(const std::vector<Known>& known, const void* object, const char* what, const AddressOf& address_of) {
+  if (std::none_of(known.begin(), known.end(), [&](const Known& each) { return address_of(each) == object; })) return;
   throw InvalidArgument(concat("Elastic::add(): ", what, " was added before; add each object once"));
 }
 
@@ -63,7 +64,7 @@ const std::shared_ptr<ElasticGroup>& Elastic::group() const noexcept { return im
 
 Elastic& Elastic::add(DdpCore& core) {
   require_before_run(impl_->has_run(), "add()");
-  require_new(impl_->state().cores(), core, "this DistributedDataParallel");
+  require_new(impl_->state().cores(), &core, "this DistributedDataParallel", [](const auto* each) { return each; });
   if (core.process_group() != impl_->group()) {
     throw InvalidArgument(
         "Elastic::add(): the DistributedDataParallel was made over another group; give it "
@@ -83,13 +84,14 @@ Elastic& Elastic::add(torch::optim::Optimizer& optimizer) {
       return *this;
     }
   }
-  require_new(impl_->state().optimizers(), optimizer, "this optimizer");
+  require_new(impl_->state().optimizers(), &optimizer, "this optimizer", [](const auto* each) { return each; });
   impl_->state().add(optimizer);
   return *this;
 }
 
 Elastic& Elastic::add(GradScaler& scaler) {
   require_before_run(impl_->has_run(), "add()");
+  require_new(impl_->state().user_states(), &scaler, "this GradScaler", [](const auto& each) { return each.object; });
   const auto save = [&scaler] {
     torch::serialize::OutputArchive archive;
     if (scaler.is_enabled()) scaler.save(archive);
@@ -99,8 +101,11 @@ Elastic& Elastic::add(GradScaler& scaler) {
     torch::serialize::InputArchive archive = internal::read_archive(part.text);
     if (scaler.is_enabled()) scaler.load(archive);
   };
-  impl_->state().add(internal::UserState{
-      .name = "GradScaler", .save = save, .load = load, .begin_step = [&scaler] { scaler.restart(); }});
+  impl_->state().add(internal::UserState{.name = "GradScaler",
+                                         .save = save,
+                                         .load = load,
+                                         .begin_step = [&scaler] { scaler.restart(); },
+                                         .object = &scaler});
   return *this;
 }
 
@@ -120,6 +125,7 @@ Elastic& Elastic::add_state(std::string name, std::function<StatePart()> save, s
 
 Elastic& Elastic::add_shards(ShardedState& state) {
   require_before_run(impl_->has_run(), "add_shards()");
+  require_new(impl_->state().shards(), &state, "this state", [](const auto& each) { return each.state; });
   const std::string identity = state.sharding_identity();  // refuses what cannot be dealt anew
   if (state.sharding_group() != impl_->group()) {
     throw InvalidArgument(concat("Elastic::add(): ", identity,

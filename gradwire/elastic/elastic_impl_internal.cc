@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -17,6 +18,7 @@
 #include "gradwire/base/stable_hash.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/elastic/epoch_group_internal.h"
+#include "gradwire/elastic/job_details_internal.h"
 #include "gradwire/membership/job_store.h"
 #include "gradwire/membership/patient_store.h"
 #include "gradwire/observe/epoch_path.h"
@@ -79,9 +81,17 @@ ElasticEnd Elastic::Impl::run(std::int64_t steps, const std::function<void(const
       concat(options_.program, options_.program.empty() ? "" : ", ", state_.description(), ", ", steps, " steps, ",
              options_.slow ? concat("slow ranks: ", membership::to_text(*options_.slow)) : "no rule for slow ranks",
              options_.follow ? ", newcomers follow" : "");
-  Member member(
-      store_, program, options_.timeout, [this] { return leaves_now(); },
-      environment("GRADWIRE_ELASTIC_HOST").value_or(""), can_follow());
+  const std::string details = state_.details();
+  std::optional<Member> joined;
+  try {
+    joined.emplace(
+        store_, program, options_.timeout, [this] { return leaves_now(); },
+        environment("GRADWIRE_ELASTIC_HOST").value_or(""), can_follow());
+  } catch (const MismatchError& refused) {
+    throw MismatchError(concat(refused.what(), internal::first_difference(*store_, details)));
+  }
+  Member& member = *joined;
+  internal::leave_details(*store_, details);
   state_.leave_group();
   if (can_follow()) follow(member, step);
   while (true) {

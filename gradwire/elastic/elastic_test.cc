@@ -519,19 +519,34 @@ TEST(ElasticTest, AnotherModelIsRefusedAndTheJobGoesOn) {
     const MemberResult result = run_member(other, kSteps, "", {});
     EXPECT_NE(result.error.find("was refused: this process trains 'another program, a model of"), std::string::npos)
         << result.error;
+    EXPECT_EQ(result.error.find("first difference"), std::string::npos) << "it has the same model: " << result.error;
+  });
+}
+
+TEST(ElasticTest, ARefusedMemberIsToldWhichTensorDiffers) {
+  while_a_job_trains([](const ElasticOptions& options) {
+    const MemberResult result = run_member(options, kSteps, "", {}, 1,
+                                           [](DdpOptions&, Mlp& net) { net->register_buffer("more", at::zeros({2})); });
+    EXPECT_NE(result.error.find("; the first difference: buffer 'more' of Float [2] here, nothing in the job"),
+              std::string::npos)
+        << result.error;
   });
 }
 
 // DDP would call other collectives than the members do.
 TEST(ElasticTest, OtherOptionsOfDdpAndFrozenParametersAreRefusedAndTheJobGoesOn) {
-  const std::vector<DdpChange> changes = {
-      [](DdpOptions& options, Mlp&) { options.bucket_cap_mb = 0.5; },
-      [](DdpOptions& options, Mlp&) { options.lanes = 0; },
-      [](DdpOptions& options, Mlp&) { options.find_unused_parameters = true; },
-      [](DdpOptions&, Mlp& net) { net->parameters().front().requires_grad_(false); }};
+  const std::vector<std::pair<DdpChange, std::string>> changes = {
+      {[](DdpOptions& options, Mlp&) { options.bucket_cap_mb = 0.5; }, "bucket"},
+      {[](DdpOptions& options, Mlp&) { options.lanes = 0; }, "0 lanes here, 1 lane in the job"},
+      {[](DdpOptions& options, Mlp&) { options.find_unused_parameters = true; }, "find_unused_parameters"},
+      {[](DdpOptions&, Mlp& net) { net->parameters().front().requires_grad_(false); },
+       "parameter 'layer0.weight' frozen here, parameter 'layer0.weight' trained in the job"}};
   while_a_job_trains([&](const ElasticOptions& options) {
-    for (const DdpChange& change : changes) {
+    for (const auto& [change, difference] : changes) {
       const MemberResult result = run_member(options, kSteps, "", {}, 1, change);
+      const std::size_t told = result.error.find("; the first difference: ");
+      ASSERT_NE(told, std::string::npos) << result.error;
+      EXPECT_NE(result.error.find(difference, told), std::string::npos) << result.error;
       EXPECT_NE(result.error.find("was refused: this process trains"), std::string::npos) << result.error;
       EXPECT_NE(result.error.find("DDP's options and frozen parameters: "), std::string::npos) << result.error;
     }
@@ -596,6 +611,9 @@ TEST(ElasticTest, BadInputIsRefusedAtTheDoor) {
   torch::optim::SGD optimizer(ddp.parameters(), sgd());
   elastic.add(optimizer);
   EXPECT_THROW(elastic.add(optimizer), InvalidArgument);
+  GradScaler scaler;
+  elastic.add(scaler);
+  EXPECT_THROW(elastic.add(scaler), InvalidArgument);
   EXPECT_THROW(elastic.run(-1, [](const ElasticStep&) {}), InvalidArgument);
   elastic.run(1, [&](const ElasticStep&) {
     torch::optim::SGD late(ddp.parameters(), sgd());

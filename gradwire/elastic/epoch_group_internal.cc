@@ -49,7 +49,8 @@ std::shared_ptr<ProcessGroup> group_of(const Epoch& epoch, int rank, const std::
   const auto crossing = internal::crossing_of(backend);
   // A replay sums as the played job did, host by host, wherever its members run.
   auto group = epoch.played && crossing
-                   ? internal::make_hybrid_group(keys, rank, hosts_of(epoch), *crossing, options.timeout)
+                   ? internal::make_hybrid_group(Deadline::after(options.timeout), keys, rank, hosts_of(epoch),
+                                                 *crossing, options.timeout)
                    : make_process_group(backend, keys, rank, static_cast<int>(processes.size()), options.timeout);
   // The flight recorder tells groups apart by name, and a newcomer has made fewer groups than the others.
   group->set_group_name(name);

@@ -110,8 +110,16 @@ std::string text_of_settings(const DdpCore& core) {
   const std::vector<at::Tensor> parameters = core.module().parameters();
   const c10::DeviceType place = parameters.empty() ? c10::DeviceType::CPU : parameters.front().device().type();
   std::ostringstream text;
-  text << asked.free_lanes << asked.free_caps << ';';
-  for (const NamedSetting& setting : settings_of(options, asked, place)) text << setting.value << ',';
+  for (const NamedSetting& setting : settings_of(options, asked, place))
+    text << setting.describe(setting.value) << "\n";
+  text << "lanes " << (asked.free_lanes ? "chosen by DDP" : "given") << "\n";
+  text << "caps of buckets " << (asked.free_caps ? "chosen by DDP" : "given") << "\n";
+  return text.str();
+}
+
+std::string text_of_shape(const char* kind, const std::string& name, const at::Tensor& tensor) {
+  std::ostringstream text;
+  text << kind << " '" << name << "' of " << tensor.scalar_type() << " " << tensor.sizes() << "\n";
   return text.str();
 }
 
@@ -127,18 +135,30 @@ void TrainingState::add(UserState state) { user_states_.push_back(std::move(stat
 
 void TrainingState::add(AddedShards shards) { shards_.push_back(std::move(shards)); }
 
-std::string TrainingState::description() const {
-  std::ostringstream shapes;
-  std::ostringstream settings;
-  std::string hooks;
+TrainingState::Details TrainingState::in_detail() const {
+  Details details;
   for (const DdpCore* core : cores_) {
-    settings << text_of_settings(*core);
+    details.settings += text_of_settings(*core);
     for (const auto& item : core->module().named_parameters()) {
-      shapes << item.key() << item.value().scalar_type() << item.value().sizes() << ";";
-      settings << item.value().requires_grad();
+      details.shapes += text_of_shape("parameter", item.key(), item.value());
+      details.settings +=
+          concat("parameter '", item.key(), "' ", item.value().requires_grad() ? "trained" : "frozen", "\n");
     }
     for (const auto& item : core->module().named_buffers())
-      shapes << item.key() << item.value().scalar_type() << item.value().sizes() << ";";
+      details.shapes += text_of_shape("buffer", item.key(), item.value());
+  }
+  return details;
+}
+
+std::string TrainingState::details() const {
+  const Details all = in_detail();
+  return concat(all.shapes, "\n", all.settings);
+}
+
+std::string TrainingState::description() const {
+  const Details details = in_detail();
+  std::string hooks;
+  for (const DdpCore* core : cores_) {
     const auto hook = core->comm_hook();
     hooks += concat(hooks.empty() ? "" : ", ", hook == nullptr ? "average" : hook->identity());
   }
@@ -150,8 +170,8 @@ std::string TrainingState::description() const {
     names +=
         concat(", ", shards.state->sharding_identity(), shards.options.copies ? " with copies" : " without copies");
   if (workers_.workers != nullptr) names += concat(", ", workers_.workers->exchange_identity());
-  return concat("a model of ", numel, " elements (shapes ", std::hex, stable_hash(shapes.str()), std::dec,
-                "), hooks: ", hooks, ", DDP's options and frozen parameters: ", std::hex, stable_hash(settings.str()),
+  return concat("a model of ", numel, " elements (shapes ", std::hex, stable_hash(details.shapes), std::dec,
+                "), hooks: ", hooks, ", DDP's options and frozen parameters: ", std::hex, stable_hash(details.settings),
                 std::dec, ", ", optimizers_.size(), " optimizers", names);
 }
 

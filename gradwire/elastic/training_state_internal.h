@@ -31,6 +31,7 @@ struct UserState {
   std::function<void(StatePart)> load;
   bool has_tensors = false;                    // most of it is in tensors, so that save() costs little
   std::function<void()> begin_step = nullptr;  // called before each step, also one that is done again
+  const void* object = nullptr;                // that was added; null where only functions were
 };
 
 // What arrived of a StatePart. The tensors may be as many bytes in one row, and belong to whoever takes them over.
@@ -72,10 +73,13 @@ class TrainingState {
   const std::vector<torch::optim::Optimizer*>& optimizers() const noexcept { return optimizers_; }
   std::vector<AddedShards>& shards() noexcept { return shards_; }
   const std::vector<AddedShards>& shards() const noexcept { return shards_; }
+  const std::vector<UserState>& user_states() const noexcept { return user_states_; }
 
   // The names, sizes and dtypes of all parameters and buffers, the hooks and the numbers of the other objects, as text
   // that fits on a line: equal on members that can take over each other's state.
   std::string description() const;
+  // The same in full, without the hooks: a line for each parameter, buffer and option of DDP.
+  std::string details() const;
   // The parameters and buffers of all modules, each tensor once.
   std::vector<at::Tensor> tensors() const;
   // Whether all of tensors() are on the CPU.
@@ -132,6 +136,11 @@ class TrainingState {
   void enter_group();
 
  private:
+  struct Details {
+    std::string shapes;    // of parameters and buffers
+    std::string settings;  // DDP's options, and which parameters are frozen
+  };
+  Details in_detail() const;
   std::vector<HookState> hook_states() const;
   // Waits for all streams: a step that failed may have left work on streams of the user's.
   void wait_for_devices() const;

@@ -166,6 +166,22 @@ TEST(Functional, AMessageOfWhichTheGradientCannotBeSentBackIsUsedUp) {
   });
 }
 
+// A group of which no message is sent, as the other rank does not come.
+class GroupWithALateRank final : public ProcessGroup {
+ public:
+  GroupWithALateRank() : ProcessGroup(/*rank=*/0, /*size=*/2) {}
+
+ protected:
+  std::shared_ptr<Work> do_send(Tensors&, int destination, int) override {
+    return failed_work(std::make_exception_ptr(TimeoutError("send: the deadline passed", {destination})));
+  }
+};
+
+TEST(Functional, BackwardTellsOfAMessageThatWasNotSent) {
+  const at::Tensor sent = functional::send(ones(3).requires_grad_(), 1, std::make_shared<GroupWithALateRank>());
+  EXPECT_EQ(message_of<TimeoutError>([&] { sent.backward(); }), "send: the deadline passed");
+}
+
 TEST(Functional, SendAndRecvHaveNoSecondDerivative) {
   run_two([](int rank, const functional::Group& group) {
     at::Tensor x = ones(1).requires_grad_();

@@ -24,9 +24,9 @@ class PointToPoint : public Rule {
       : Rule(operation, std::move(group)), peer_(peer), tag_(tag) {}
 
  protected:
-  void post(const at::Tensor& tensor) const {
+  std::shared_ptr<Work> post(const at::Tensor& tensor) const {
     // The work keeps the copy alive until the receiver has it.
-    group().send({tensor.detach().clone(at::MemoryFormat::Contiguous)}, peer_, tag_);
+    return group().send({tensor.detach().clone(at::MemoryFormat::Contiguous)}, peer_, tag_);
   }
   at::Tensor fetch(const at::Tensor& like) const {
     at::Tensor tensor = at::empty_like(like, {}, at::MemoryFormat::Contiguous);
@@ -46,9 +46,10 @@ class PointToPoint : public Rule {
 
 class Send : public PointToPoint {
  public:
-  Send(int destination, int tag, Group group) : PointToPoint("send", destination, tag, std::move(group)) {}
+  Send(int destination, int tag, Group group, std::shared_ptr<Work> flag)
+      : PointToPoint("send", destination, tag, std::move(group)), flag_(std::move(flag)) {}
   Tensors forward(const Tensors& inputs) const override {
-    post(inputs[0]);
+    message_ = post(inputs[0]);
     return {at::zeros({}, inputs[0].options())};
   }
   // Only what fetch() reads of it: the program may change the tensor in place.
@@ -57,8 +58,16 @@ class Send : public PointToPoint {
   }
   Tensors backward(const Tensors& saved, const Tensors& /*gradients*/) const override {
     require_first_order();
+    // The receiver has both before it sends a gradient, so this waits no longer than fetch(); the error of a message
+    // that was not sent is told.
+    flag_->wait();
+    message_->wait();
     return {fetch(saved[0])};
   }
+
+ private:
+  const std::shared_ptr<Work> flag_;
+  mutable std::shared_ptr<Work> message_;  // that forward() sent
 };
 
 class Recv : public PointToPoint {
@@ -85,8 +94,8 @@ void require_other_rank(const char* operation, const Group& group, const at::Ten
 at::Tensor send(const at::Tensor& tensor, int destination, const Group& group, int tag) {
   require_other_rank("send", group, tensor, destination);
   const bool needed = wants_gradient({tensor});
-  group->send({flag(needed, tensor)}, destination, tag);
-  return run_agreed(c10::make_intrusive<Send>(destination, tag, group), {tensor}, needed).front();
+  auto sent = group->send({flag(needed, tensor)}, destination, tag);
+  return run_agreed(c10::make_intrusive<Send>(destination, tag, group, std::move(sent)), {tensor}, needed).front();
 }
 
 at::Tensor recv(const at::Tensor& like, int source, const Group& group, int tag) {

@@ -12,6 +12,7 @@
 #include "gradwire/base/process_identity.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/process_group/backend_group_internal.h"
+#include "gradwire/process_group/ends_with_group_internal.h"
 #include "gradwire/process_group/init.h"
 #include "gradwire/process_group/outer_ranks_internal.h"
 #include "gradwire/process_group/validate_internal.h"
@@ -145,7 +146,7 @@ void BackendGroup::abort(const std::string& reason) {
     channel = channel_ != nullptr ? channel_ : ended_channel_.lock();
   }
   if (channel != nullptr) channel->abort(reason);
-  duplicates_.abort_all(reason);
+  duplicates_.abort_all(*this, reason);
 }
 
 void BackendGroup::shutdown() {
@@ -224,12 +225,16 @@ std::shared_ptr<ProcessGroup> BackendGroup::do_split(int color, int key, const s
   const auto place = std::find(members.begin(), members.end(), rank());
   auto prefixed = std::make_shared<PrefixStore>(concat("split/", number, "/", color), std::move(store));
   std::shared_ptr<BackendGroup> group;
+  const EndsWithGroup ends(*this);
   try {
     PrefixStore backend_store("backend", prefixed);
     rendezvous::register_processes(backend_store, processes);
     group = std::dynamic_pointer_cast<BackendGroup>(make_process_group(backend_name_, prefixed,
                                                                        static_cast<int>(place - members.begin()),
                                                                        static_cast<int>(members.size()), timeout()));
+  } catch (const AbortedError&) {
+    ends.throw_if_aborted(describe("split").c_str());
+    throw;
   } catch (...) {
     std::rethrow_exception(in_outer_ranks(std::current_exception(), members));
   }

@@ -111,7 +111,7 @@ void DeviceGroup::abort(const std::string& reason) {
   // The CPU's first: its other ranks learn of it at once.
   cpu_->abort(reason);
   on_device_->abort(reason);
-  duplicates_.abort_all(reason);
+  duplicates_.abort_all(*this, reason);
 }
 
 void DeviceGroup::require_well() { internal::require_well(*on_device_); }

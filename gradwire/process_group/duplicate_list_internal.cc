@@ -18,7 +18,8 @@ void DuplicateList::add(const std::shared_ptr<ProcessGroup>& duplicate) {
   duplicate->abort(reason);
 }
 
-void DuplicateList::abort_all(const std::string& reason) {
+void DuplicateList::abort_all(const ProcessGroup& group, const std::string& reason) {
+  abort_note(group)->write(reason);
   MutexLock lock(mutex_);
   if (!aborted_) aborted_ = reason;
   const std::vector<std::weak_ptr<ProcessGroup>> duplicates = duplicates_;

@@ -19,7 +19,8 @@ class DuplicateList {
  public:
   // Adds a duplicate; aborts the duplicate when abort_all() was called before.
   void add(const std::shared_ptr<ProcessGroup>& duplicate);
-  void abort_all(const std::string& reason);
+  // For `group`, whose list this is and which is aborted: the groups that are being made of it fail too (AbortNote).
+  void abort_all(const ProcessGroup& group, const std::string& reason);
   // For `group`, whose list this is and which is shut down. Forgets the duplicates, which go on without the group, and
   // lets go of the one that is kept for layers (live_groups_internal.h). Duplicates of a DeviceGroup go on for tensors
   // on the CPU alone: the communicator, which they share with the group, is shut down with it.

@@ -19,7 +19,9 @@
 #include "gradwire/base/stable_hash.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/process_group/backend_names_internal.h"
+#include "gradwire/process_group/ends_with_group_internal.h"
 #include "gradwire/process_group/first_places_internal.h"
+#include "gradwire/process_group/make_group_internal.h"
 #include "gradwire/process_group/shut_down_internal.h"
 #include "gradwire/store/prefix_store.h"
 
@@ -120,13 +122,17 @@ struct Asked {
   std::vector<int> ranks;  // of the default group
   std::string backend;     // its name
   std::string desc;
-  Milliseconds timeout;  // 0: the default group's
+  Milliseconds timeout;
 };
 
 // Throws InvalidArgument for what no group can be.
 Asked asked_of(const World& world, const char* operation, const std::vector<int>& ranks, const std::string& backend,
                const std::string& desc, Milliseconds timeout) {
-  Asked asked{.operation = operation, .ranks = ranks, .backend = {}, .desc = desc, .timeout = timeout};
+  Asked asked{.operation = operation,
+              .ranks = ranks,
+              .backend = {},
+              .desc = desc,
+              .timeout = timeout.count() == 0 ? world.group->timeout() : timeout};
   if (ranks.empty()) {
     asked.ranks.resize(static_cast<std::size_t>(world.meeting.place.world_size));
     std::iota(asked.ranks.begin(), asked.ranks.end(), 0);
@@ -147,12 +153,13 @@ std::optional<int> place_among(const World& world, const std::vector<int>& ranks
   return static_cast<int>(place - ranks.begin());
 }
 
-// The group of those ranks, whose rank `place` is this one, and which meet in `store`. The world keeps it.
-std::shared_ptr<ProcessGroup> add_group(World& world, const Asked& asked, int place, std::shared_ptr<Store> store,
-                                        std::string name) {
-  auto group = make_process_group(asked.backend, std::move(store), place, static_cast<int>(asked.ranks.size()),
-                                  asked.timeout.count() == 0 ? world.group->timeout() : asked.timeout,
-                                  device_for(world, asked.backend));
+// The group of those ranks, whose rank `place` is this one, and which meet in `store` by `deadline`. The world keeps
+// it.
+std::shared_ptr<ProcessGroup> add_group(World& world, const Asked& asked, Deadline deadline, int place,
+                                        std::shared_ptr<Store> store, std::string name, bool is_registered) {
+  auto group = internal::make_group_by(deadline.earlier(Deadline::after(asked.timeout)), asked.backend,
+                                       std::move(store), place, static_cast<int>(asked.ranks.size()), asked.timeout,
+                                       device_for(world, asked.backend), is_registered);
   group->set_group_name(std::move(name));
   group->set_group_desc(asked.desc);
   internal::open_record(*group);
@@ -203,13 +210,15 @@ std::shared_ptr<ProcessGroup> init_process_group(const InitOptions& options) {
     throw InvalidArgument(
         concat("init_process_group: a timeout of ", options.timeout.count(), " ms; give a positive one"));
   }
+  const Deadline deadline = Deadline::after(options.timeout);
   auto world = std::make_shared<World>();
   world->backend = internal::resolve_backend(options.backend);
   world->meeting = internal::meet(meeting_options(options), options.group_name, internal::first_places("default"));
   world->device = options.device_id;
   const auto make_group = [&] {
-    return make_process_group(world->backend, sub_store(*world, "default"), world->meeting.place.rank,
-                              world->meeting.place.world_size, options.timeout, world->device);
+    return internal::make_group_by(deadline, world->backend, sub_store(*world, "default"), world->meeting.place.rank,
+                                   world->meeting.place.world_size, options.timeout, world->device,
+                                   /*is_registered=*/true);
   };
   world->group = internal::heard_by_all(*world->meeting.membership, make_group);
   world->group->set_group_name(options.group_name.empty() ? "default" : options.group_name);
@@ -257,6 +266,8 @@ std::shared_ptr<ProcessGroup> new_group(const std::vector<int>& ranks, const std
                                         const std::string& desc, Milliseconds timeout) {
   const std::shared_ptr<World> world = require_world("new_group");
   const Asked asked = asked_of(*world, "new_group", ranks, backend, desc, timeout);
+  // The ranks first meet in the default group, with its timeout.
+  const Deadline deadline = Deadline::after(std::max(asked.timeout, world->group->timeout()));
   std::uint64_t number = 0;
   {
     MutexLock lock(world->mutex);
@@ -268,13 +279,21 @@ std::shared_ptr<ProcessGroup> new_group(const std::vector<int>& ranks, const std
   if (place) rendezvous::register_rank_at(*store, *place, internal::first_places());
   require_agreement(*world, spell(asked.ranks, asked.backend));
   if (!place) return nullptr;
-  return add_group(*world, asked, *place, std::move(store), concat("group", number));
+  const internal::EndsWithGroup ends(*world->group);
+  try {
+    return add_group(*world, asked, deadline, *place, std::move(store), concat("group", number),
+                     /*is_registered=*/true);
+  } catch (const AbortedError&) {
+    ends.throw_if_aborted("new_group");
+    throw;
+  }
 }
 
 std::shared_ptr<ProcessGroup> new_group_among(const std::vector<int>& ranks, const std::string& backend,
                                               const std::string& desc, Milliseconds timeout) {
   const std::shared_ptr<World> world = require_world("new_group_among");
   const Asked asked = asked_of(*world, "new_group_among", ranks, backend, desc, timeout);
+  const Deadline deadline = Deadline::after(asked.timeout);
   const std::optional<int> place = place_among(*world, asked.ranks);
   if (!place) return nullptr;
   std::string name = join(asked.ranks, ",");
@@ -289,7 +308,8 @@ std::shared_ptr<ProcessGroup> new_group_among(const std::vector<int>& ranks, con
                                asked.backend, " for the ranks ", join(asked.ranks), "; another of them asked for ",
                                first, "; all of them must ask for the same"));
   }
-  return add_group(*world, asked, *place, std::move(store), concat("group among ", name));
+  return add_group(*world, asked, deadline, *place, std::move(store), concat("group among ", name),
+                   /*is_registered=*/false);
 }
 
 void destroy_process_group(const std::shared_ptr<ProcessGroup>& group) {

@@ -61,7 +61,7 @@ struct InitOptions {
   std::shared_ptr<Store> store;            // used instead of `method`; needs `rank` and `world_size`
   int rank = -1;                           // -1: from the method or the environment
   int world_size = -1;                     // the same
-  Milliseconds timeout = kDefaultTimeout;  // of the rendezvous, and of the calls on the group
+  Milliseconds timeout = kDefaultTimeout;  // of the call with all its steps, and of the calls on the group
   std::string group_name;                  // the default group's; empty: "default"
   // The CUDA device that holds this rank's tensors. With "nccl" and no device given: the device with the number
   // LOCAL_RANK, else the device whose number is the rank modulo the number of devices. Groups of new_group() use the
@@ -100,9 +100,11 @@ std::shared_ptr<Store> default_store();
 // over the default group: every rank calls it, in the same order, with the same ranks and backend. Returns null on
 // ranks that are not in `ranks`. The caller and the process share the group, until destroy_process_group().
 //
-// An empty `backend` means the default group's backend; a `timeout` of 0 means the default group's timeout. Throws
-// InvalidArgument for ranks that are named twice or are not in the default group, an unknown backend, a negative
-// timeout; MismatchError on all ranks when they pass different ranks or backends; and as make_process_group().
+// An empty `backend` means the default group's backend; a `timeout` of 0 means the default group's timeout. The call
+// takes the longer of the two timeouts at most: the ranks meet in the default group first. Throws InvalidArgument for
+// ranks that are named twice or are not in the default group, an unknown backend, a negative timeout; MismatchError on
+// all ranks when they pass different ranks or backends; AbortedError when the default group is aborted meanwhile, and
+// PeerError on the ranks that wait for this one; and as make_process_group().
 std::shared_ptr<ProcessGroup> new_group(const std::vector<int>& ranks = {}, const std::string& backend = "",
                                         const std::string& desc = "", Milliseconds timeout = Milliseconds{0});
 

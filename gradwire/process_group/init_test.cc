@@ -13,10 +13,13 @@
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
+#include <thread>
 
 #include "gradwire/backend/job/find_rendezvous.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/process_identity.h"
+#include "gradwire/process_group/backend_names.h"
+#include "gradwire/process_group/user_backends.h"
 #include "gradwire/store/prefix_store.h"
 #include "gradwire/store/tcp_store.h"
 #include "tests/support/ranks.h"
@@ -127,6 +130,38 @@ TEST_P(Init, NewGroupsThatDifferAreAMismatch) {
     expect_sum_works(*new_group());  // a mismatch of this kind breaks nothing
     destroy_process_group();
   });
+}
+
+// Rank 1 has agreed to the group, and does not come to make it.
+TEST(InitProcesses, AnAbortOfTheDefaultGroupEndsANewGroupUnderWay) {
+  for (const char* const inner : {"shm", "gloo"}) {
+    if (!is_backend_built(inner)) continue;
+    SCOPED_TRACE(inner);
+    run_ranks("processes", 3, [&](int rank, const std::shared_ptr<Store>& store) {
+      const auto group = init_process_group(through(store, rank, 3, "shm"));
+      std::thread aborter;
+      register_backend("waiting", [&](const std::shared_ptr<Store>& place, int, int size, Milliseconds timeout) {
+        if (rank == 0) aborter = std::thread([&] { group->abort("enough of it"); });
+        if (rank == 1) {
+          end_together(*store, 1, 3);
+          throw PeerError("the others have ended", {0});
+        }
+        return make_process_group(inner, place, rank, size, timeout);
+      });
+      try {
+        new_group({}, "waiting");
+        ADD_FAILURE() << "nothing was thrown";
+      } catch (const AbortedError& error) {
+        EXPECT_EQ(rank, 0) << error.what();
+        EXPECT_TRUE(has(error.what(), "enough of it")) << error.what();
+      } catch (const PeerError& error) {
+        EXPECT_NE(rank, 0) << error.what();
+        EXPECT_EQ(error.peers(), std::vector<int>{0}) << error.what();
+      }
+      if (aborter.joinable()) aborter.join();
+      if (rank != 1) end_together(*store, rank, 3);
+    });
+  }
 }
 
 TEST_P(Init, ProgramsHaveKeysOfTheirOwnInTheStoreOfTheDefaultGroup) {

@@ -15,6 +15,7 @@ namespace {
 struct Entry {
   ProcessGroup* group = nullptr;
   std::shared_ptr<ProcessGroup> for_layers;
+  std::shared_ptr<AbortNote> aborted;  // once asked for
 };
 
 struct List {
@@ -48,7 +49,7 @@ List& list() {
 void list_group(ProcessGroup& group) {
   List& all = list();
   MutexLock lock(all.mutex);
-  all.groups.push_back({&group, nullptr});
+  all.groups.push_back({&group, nullptr, nullptr});
 }
 
 void unlist_group(ProcessGroup& group) noexcept {
@@ -84,6 +85,15 @@ void keep_for_layers(const ProcessGroup& group, std::shared_ptr<ProcessGroup> du
   List& all = list();
   MutexLock lock(all.mutex);
   if (Entry* const entry = all.entry_of(group)) entry->for_layers.swap(duplicate);
+}
+
+std::shared_ptr<AbortNote> abort_note(const ProcessGroup& group) {
+  List& all = list();
+  MutexLock lock(all.mutex);
+  Entry* const entry = all.entry_of(group);
+  if (entry == nullptr) return std::make_shared<AbortNote>();
+  if (entry->aborted == nullptr) entry->aborted = std::make_shared<AbortNote>();
+  return entry->aborted;
 }
 
 }  // namespace gradwire::internal

@@ -26,6 +26,7 @@
 #include "gradwire/process_group/first_places_internal.h"
 #include "gradwire/process_group/hybrid/make_hybrid_internal.h"
 #include "gradwire/process_group/init.h"
+#include "gradwire/process_group/make_group_internal.h"
 #include "gradwire/process_group/user_backends_internal.h"
 #include "gradwire/store/prefix_store.h"
 
@@ -82,10 +83,16 @@ bool is_backend_built(std::string_view name) {
 std::shared_ptr<ProcessGroup> make_process_group(const std::string& backend, std::shared_ptr<Store> store, int rank,
                                                  int size, Milliseconds timeout,
                                                  const std::optional<at::Device>& device_id) {
+  return internal::make_group_by(Deadline::after(timeout), backend, std::move(store), rank, size, timeout, device_id);
+}
+
+std::shared_ptr<ProcessGroup> internal::make_group_by(Deadline deadline, const std::string& backend,
+                                                      std::shared_ptr<Store> store, int rank, int size,
+                                                      Milliseconds timeout, const std::optional<at::Device>& device_id,
+                                                      bool is_registered) {
   if (store == nullptr) throw InvalidArgument("make_process_group: the store is null");
   if (timeout.count() <= 0)
     throw InvalidArgument(concat("make_process_group: a timeout of ", timeout.count(), " ms; give a positive one"));
-  const Deadline deadline = Deadline::after(timeout);
   const std::string asked = resolve_backend(backend);
   if (const GroupFactory factory = internal::user_backend(asked))
     return internal::make_user_group(asked, factory, std::move(store), rank, size, timeout);
@@ -97,7 +104,7 @@ std::shared_ptr<ProcessGroup> make_process_group(const std::string& backend, std
   std::vector<std::shared_ptr<Store>> places;
   for (const std::string& place : first_places) places.push_back(place.empty() ? store : part(place));
   rendezvous::claim_backend(places, "make_process_group", rank, asked);
-  rendezvous::register_rank_at(*store, rank, first_places);
+  if (!is_registered) rendezvous::register_rank_at(*store, rank, first_places);
   std::vector<std::string> hosts;
   if (internal::crossing_of(choice.name)) {
     hosts = internal::exchange_hosts(*store, rank, size, deadline.remaining());
@@ -107,17 +114,17 @@ std::shared_ptr<ProcessGroup> make_process_group(const std::string& backend, std
   const auto& [name, why] = choice;
   log::info(concat("rank ", rank, " of ", size, ": backend ", name, ", because ", why));
   if (name == kNccl) {
-    auto cpu = make_process_group(kAuto, part("cpu"), rank, size, timeout);
-    return internal::make_nccl_group(std::move(cpu), part("nccl"), device_id);
+    const auto cpu = internal::make_group_by(deadline, kAuto, part("cpu"), rank, size, timeout);
+    return internal::make_nccl_group(deadline, cpu, part("nccl"), device_id);
   }
-  if (name == kGloo) return internal::make_gloo_group(std::move(store), rank, size, timeout);
+  if (name == kGloo) return internal::make_gloo_group(deadline, std::move(store), rank, size, timeout);
   if (const auto crossing = internal::crossing_of(name))
-    return internal::make_hybrid_group(store, rank, hosts, *crossing, timeout);
+    return internal::make_hybrid_group(deadline, store, rank, hosts, *crossing, timeout);
   BackendOptions options;
   options.store = std::make_shared<PrefixStore>("backend", store);
   options.rank = rank;
   options.size = size;
-  options.timeout = deadline.remaining();
+  options.timeout = internal::timeout_until(deadline);
   std::shared_ptr<Backend> made = make_backend(name, options);
   auto group = internal::make_backend_group(std::move(made), std::make_shared<PrefixStore>("group", std::move(store)));
   group->set_timeout(timeout);

@@ -221,6 +221,20 @@ TEST_P(Groups, ACallReadsWhatTheCallsBeforeItWrote) {
   });
 }
 
+// Not only with the next call. The end of a call may come before its group lets go.
+TEST_P(Groups, ACallThatHasEndedLetsGoOfItsTensors) {
+  on_ranks(2, [](const std::shared_ptr<ProcessGroup>& group) {
+    std::vector<float> memory(12, 1);
+    std::promise<void> freed;
+    {
+      const at::Tensor tensor = at::from_blob(memory.data(), {12}, [&](void*) { freed.set_value(); });
+      group->all_reduce({tensor})->wait();
+    }
+    EXPECT_EQ(freed.get_future().wait_for(kLong), std::future_status::ready);
+    group->barrier()->wait();
+  });
+}
+
 // A call of a hybrid group waits for calls of the groups below it, and no other call may begin within it.
 TEST_P(Groups, SeveralCallsUnderWayEndOneAfterTheOther) {
   on_ranks(4, [](const std::shared_ptr<ProcessGroup>& group) {
@@ -902,7 +916,7 @@ TEST(DuplicateList, AbortsThoseThatLiveAndThoseThatComeLater) {
   duplicates.release(*released);
   duplicates.add(early);
   duplicates.add(group());  // gone already
-  duplicates.abort_all("the end");
+  duplicates.abort_all(*released, "the end");
   duplicates.add(late);
   EXPECT_THROW(early->all_reduce({number(1)})->wait(), AbortedError);
   EXPECT_THROW(late->all_reduce({number(1)})->wait(), AbortedError);

@@ -109,6 +109,43 @@ class FileStore::Impl {
     return look(std::as_const(map_));
   }
 
+  std::vector<Value> values_of(const char* operation, std::span<const std::string> keys) {
+    require_keys(operation, keys);
+    const Milliseconds limit = timeout;
+    const Deadline deadline = Deadline::after(limit);
+    std::vector<Value> values;
+    for (Pause pause;; pause.take(deadline)) {
+      const bool last = deadline.expired();
+      const auto missing = read(deadline, [&](const KeyValueMap& map) {
+        auto absent = map.missing_values(keys);
+        for (std::size_t i = 0; absent.empty() && i < keys.size(); ++i) values.push_back(*map.find(keys[i]));
+        return absent;
+      });
+      if (missing.empty()) return values;
+      if (last) throw_missing(operation, missing, limit);
+    }
+  }
+
+  Value pop(const char* operation, const std::string& queue, Milliseconds limit) {
+    require_key(operation, queue);
+    store_internal::require_timeout(operation, limit);
+    const Deadline deadline = Deadline::after(limit);
+    std::optional<Value> value;
+    for (Pause pause;; pause.take(deadline)) {
+      const bool last = deadline.expired();
+      // Look first without the exclusive lock, so that those who wait do not keep those who push from writing.
+      if (read(deadline, [&](const KeyValueMap& map) { return map.queue_length(queue) > 0; })) {
+        write(deadline, [&](KeyValueMap& map) -> std::vector<FileRecord> {
+          value = map.pop(queue);
+          if (!value) return {};
+          return {{Kind::pop, queue, {}}};
+        });
+        if (value) return *std::move(value);
+      }
+      if (last) throw_missing(operation, std::span(&queue, 1), limit);
+    }
+  }
+
   [[noreturn]] void throw_missing(const char* operation, std::span<const std::string> missing,
                                   Milliseconds limit) const {
     std::string store = concat("FileStore ", path);
@@ -174,7 +211,9 @@ void FileStore::set(const std::string& key, const Value& value) {
   });
 }
 
-Store::Value FileStore::get(const std::string& key) { return std::move(multi_get(std::span(&key, 1)).front()); }
+Store::Value FileStore::get(const std::string& key) {
+  return std::move(impl_->values_of("get", std::span(&key, 1)).front());
+}
 
 std::int64_t FileStore::add(const std::string& key, std::int64_t amount) {
   require_key("add", key);
@@ -247,20 +286,7 @@ void FileStore::append(const std::string& key, const Value& value) {
 }
 
 std::vector<Store::Value> FileStore::multi_get(std::span<const std::string> keys) {
-  require_keys("get", keys);
-  const Milliseconds limit = timeout();
-  const Deadline deadline = Deadline::after(limit);
-  std::vector<Value> values;
-  for (Pause pause;; pause.take(deadline)) {
-    const bool last = deadline.expired();
-    const auto missing = impl_->read(deadline, [&](const KeyValueMap& map) {
-      auto absent = map.missing_values(keys);
-      for (std::size_t i = 0; absent.empty() && i < keys.size(); ++i) values.push_back(*map.find(keys[i]));
-      return absent;
-    });
-    if (missing.empty()) return values;
-    if (last) impl_->throw_missing("get", missing, limit);
-  }
+  return impl_->values_of("multi_get", keys);
 }
 
 void FileStore::multi_set(std::span<const std::string> keys, std::span<const Value> values) {
@@ -284,26 +310,10 @@ void FileStore::queue_push(const std::string& queue, const Value& value) {
   });
 }
 
-Store::Value FileStore::queue_pop(const std::string& queue) { return queue_pop_within(queue, timeout()); }
+Store::Value FileStore::queue_pop(const std::string& queue) { return impl_->pop("queue_pop", queue, timeout()); }
 
 Store::Value FileStore::queue_pop_within(const std::string& queue, Milliseconds limit) {
-  require_key("queue_pop", queue);
-  store_internal::require_timeout("queue_pop", limit);
-  const Deadline deadline = Deadline::after(limit);
-  std::optional<Value> value;
-  for (Pause pause;; pause.take(deadline)) {
-    const bool last = deadline.expired();
-    // Look first without the exclusive lock, so that those who wait do not keep those who push from writing.
-    if (impl_->read(deadline, [&](const KeyValueMap& map) { return map.queue_length(queue) > 0; })) {
-      impl_->write(deadline, [&](KeyValueMap& map) -> std::vector<FileRecord> {
-        value = map.pop(queue);
-        if (!value) return {};
-        return {{Kind::pop, queue, {}}};
-      });
-      if (value) return *std::move(value);
-    }
-    if (last) impl_->throw_missing("queue_pop", std::span(&queue, 1), limit);
-  }
+  return impl_->pop("queue_pop_within", queue, limit);
 }
 
 std::int64_t FileStore::queue_length(const std::string& queue) {

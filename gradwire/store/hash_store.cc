@@ -59,6 +59,34 @@ struct HashStore::Impl {
     data.changed.notify_all();
   }
 
+  std::vector<Value> values_of(const char* operation, std::span<const std::string> keys, Milliseconds limit) {
+    require_keys(operation, keys);
+    Shared& data = *shared.get();
+    const Deadline deadline = Deadline::after(limit);
+    MutexLock lock(data.mutex);
+    for (;;) {
+      const auto missing = data.map.missing_values(keys);
+      if (missing.empty()) break;
+      wait_for_change(data, lock, operation, missing, deadline, limit);
+    }
+    std::vector<Value> values;
+    values.reserve(keys.size());
+    for (const std::string& key : keys) values.push_back(*data.map.find(key));
+    return values;
+  }
+
+  Value pop(const char* operation, const std::string& queue, Milliseconds limit) {
+    require_key(operation, queue);
+    store_internal::require_timeout(operation, limit);
+    Shared& data = *shared.get();
+    const Deadline deadline = Deadline::after(limit);
+    MutexLock lock(data.mutex);
+    for (;;) {
+      if (auto value = data.map.pop(queue)) return *std::move(value);
+      wait_for_change(data, lock, operation, std::span(&queue, 1), deadline, limit);
+    }
+  }
+
   store_internal::ProcessBound<Shared> shared;
 };
 
@@ -74,7 +102,9 @@ void HashStore::set(const std::string& key, const Value& value) {
   impl_->change([&](KeyValueMap& map) { map.set(key, value); });
 }
 
-Store::Value HashStore::get(const std::string& key) { return std::move(multi_get(std::span(&key, 1)).front()); }
+Store::Value HashStore::get(const std::string& key) {
+  return std::move(impl_->values_of("get", std::span(&key, 1), timeout()).front());
+}
 
 std::int64_t HashStore::add(const std::string& key, std::int64_t amount) {
   require_key("add", key);
@@ -138,20 +168,7 @@ void HashStore::append(const std::string& key, const Value& value) {
 }
 
 std::vector<Store::Value> HashStore::multi_get(std::span<const std::string> keys) {
-  require_keys("get", keys);
-  Shared& shared = *impl_->shared.get();
-  const Milliseconds limit = timeout();
-  const Deadline deadline = Deadline::after(limit);
-  MutexLock lock(shared.mutex);
-  for (;;) {
-    const auto missing = shared.map.missing_values(keys);
-    if (missing.empty()) break;
-    wait_for_change(shared, lock, "get", missing, deadline, limit);
-  }
-  std::vector<Value> values;
-  values.reserve(keys.size());
-  for (const std::string& key : keys) values.push_back(*shared.map.find(key));
-  return values;
+  return impl_->values_of("multi_get", keys, timeout());
 }
 
 void HashStore::multi_set(std::span<const std::string> keys, std::span<const Value> values) {
@@ -167,18 +184,10 @@ void HashStore::queue_push(const std::string& queue, const Value& value) {
   impl_->change([&](KeyValueMap& map) { map.push(queue, value); });
 }
 
-Store::Value HashStore::queue_pop(const std::string& queue) { return queue_pop_within(queue, timeout()); }
+Store::Value HashStore::queue_pop(const std::string& queue) { return impl_->pop("queue_pop", queue, timeout()); }
 
 Store::Value HashStore::queue_pop_within(const std::string& queue, Milliseconds limit) {
-  require_key("queue_pop", queue);
-  store_internal::require_timeout("queue_pop", limit);
-  Shared& shared = *impl_->shared.get();
-  const Deadline deadline = Deadline::after(limit);
-  MutexLock lock(shared.mutex);
-  for (;;) {
-    if (auto value = shared.map.pop(queue)) return *std::move(value);
-    wait_for_change(shared, lock, "queue_pop", std::span(&queue, 1), deadline, limit);
-  }
+  return impl_->pop("queue_pop_within", queue, limit);
 }
 
 std::int64_t HashStore::queue_length(const std::string& queue) {

@@ -74,7 +74,7 @@ void PrefixStore::queue_push(const std::string& queue, const Value& value) {
 Store::Value PrefixStore::queue_pop(const std::string& queue) { return store_->queue_pop(full("queue_pop", queue)); }
 
 Store::Value PrefixStore::queue_pop_within(const std::string& queue, Milliseconds timeout) {
-  return store_->queue_pop_within(full("queue_pop", queue), timeout);
+  return store_->queue_pop_within(full("queue_pop_within", queue), timeout);
 }
 
 std::int64_t PrefixStore::queue_length(const std::string& queue) {

@@ -17,7 +17,7 @@ Store::Value Store::queue_pop_within(const std::string& queue, Milliseconds time
   const Deadline deadline = Deadline::after(timeout);
   while (queue_length(queue) == 0) {
     if (deadline.expired())
-      throw TimeoutError(concat("queue_pop: timeout after ", timeout.count(),
+      throw TimeoutError(concat("queue_pop_within: timeout after ", timeout.count(),
                                 " ms of waiting for an element of the queue '", queue, "'"));
     std::this_thread::sleep_for(std::min(kLook, deadline.remaining()));
   }

@@ -13,6 +13,7 @@
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/interrupt.h"
+#include "gradwire/base/strings.h"
 #include "gradwire/store/file_store.h"
 #include "gradwire/store/hash_store.h"
 #include "gradwire/store/prefix_store.h"
@@ -157,8 +158,15 @@ TEST_P(StoreConformance, WaitsEndInTimeAndNameWhatIsMissing) {
   EXPECT_FALSE(contains(text, "there'")) << text;
   EXPECT_TRUE(contains(text, "60 ms")) << text;
 
-  EXPECT_TRUE(contains(message_of<TimeoutError>([&] { store_->multi_get(Keys{"there", "away"}); }), "away'"));
-  EXPECT_TRUE(contains(message_of<TimeoutError>([&] { store_->queue_pop("queue"); }), "queue'"));
+  const auto expect_named = [](const std::string& message, const char* call, const char* missing) {
+    EXPECT_TRUE(contains(message, missing)) << message;
+    EXPECT_TRUE(contains(message, concat(": ", call, ": timeout"))) << message;
+  };
+  expect_named(message_of<TimeoutError>([&] { store_->get("away"); }), "get", "away'");
+  expect_named(message_of<TimeoutError>([&] { store_->multi_get(Keys{"there", "away"}); }), "multi_get", "away'");
+  expect_named(message_of<TimeoutError>([&] { store_->queue_pop("queue"); }), "queue_pop", "queue'");
+  expect_named(message_of<TimeoutError>([&] { store_->queue_pop_within("queue", Milliseconds(1)); }),
+               "queue_pop_within", "queue'");
   EXPECT_THROW(store_->wait(Keys{"away"}), TimeoutError);
   EXPECT_THROW(store_->wait(Keys{"away"}, Milliseconds(0)), TimeoutError);
   EXPECT_EQ(store_->get("there"), "") << "a handle is as good as new after a timeout";

@@ -199,6 +199,29 @@ class TcpStore::Impl {
     return std::move(reply.values.front());
   }
 
+  std::vector<Value> values_of(const char* operation, std::span<const std::string> keys) {
+    require_keys(operation, keys);
+    std::vector<Value> values;
+    const Deadline deadline = Deadline::after(timeout);
+    while (values.size() < keys.size()) {
+      // The first request waits for all keys; if a message cannot hold all values, the next ones fetch the rest.
+      const auto rest = keys.subspan(values.size());
+      const Milliseconds limit = values.empty() ? timeout.load() : deadline.remaining();
+      Reply reply = call(
+          operation, {.operation = Operation::get, .number = limit.count(), .keys = copy(rest), .values = {}}, limit);
+      if (reply.values.empty() || reply.values.size() > rest.size()) fail_strange(operation);
+      std::move(reply.values.begin(), reply.values.end(), std::back_inserter(values));
+    }
+    return values;
+  }
+
+  Value pop(const char* operation, const std::string& queue, Milliseconds limit) {
+    require_key(operation, queue);
+    store_internal::require_timeout(operation, limit);
+    return call_for_value(
+        operation, {.operation = Operation::queue_pop, .number = limit.count(), .keys = {queue}, .values = {}}, limit);
+  }
+
   [[noreturn]] void fail_strange(const char* operation) const {
     throw StoreError(concat(name(), ": the server's reply to ", operation, " does not fit the request"));
   }
@@ -270,7 +293,9 @@ void TcpStore::set(const std::string& key, const Value& value) {
   impl_->call("set", {.operation = Operation::set, .keys = {key}, .values = {value}});
 }
 
-Store::Value TcpStore::get(const std::string& key) { return std::move(multi_get(std::span(&key, 1)).front()); }
+Store::Value TcpStore::get(const std::string& key) {
+  return std::move(impl_->values_of("get", std::span(&key, 1)).front());
+}
 
 std::int64_t TcpStore::add(const std::string& key, std::int64_t amount) {
   require_key("add", key);
@@ -327,19 +352,7 @@ void TcpStore::append(const std::string& key, const Value& value) {
 }
 
 std::vector<Store::Value> TcpStore::multi_get(std::span<const std::string> keys) {
-  require_keys("get", keys);
-  std::vector<Value> values;
-  const Deadline deadline = Deadline::after(timeout());
-  while (values.size() < keys.size()) {
-    // The first request waits for all keys; if a message cannot hold all values, the next ones fetch the rest.
-    const auto rest = keys.subspan(values.size());
-    const Milliseconds limit = values.empty() ? timeout() : deadline.remaining();
-    Reply reply = impl_->call(
-        "get", {.operation = Operation::get, .number = limit.count(), .keys = copy(rest), .values = {}}, limit);
-    if (reply.values.empty() || reply.values.size() > rest.size()) impl_->fail_strange("get");
-    std::move(reply.values.begin(), reply.values.end(), std::back_inserter(values));
-  }
-  return values;
+  return impl_->values_of("multi_get", keys);
 }
 
 void TcpStore::multi_set(std::span<const std::string> keys, std::span<const Value> values) {
@@ -367,13 +380,10 @@ void TcpStore::queue_push(const std::string& queue, const Value& value) {
   impl_->call("queue_push", {.operation = Operation::queue_push, .keys = {queue}, .values = {value}});
 }
 
-Store::Value TcpStore::queue_pop(const std::string& queue) { return queue_pop_within(queue, timeout()); }
+Store::Value TcpStore::queue_pop(const std::string& queue) { return impl_->pop("queue_pop", queue, timeout()); }
 
 Store::Value TcpStore::queue_pop_within(const std::string& queue, Milliseconds limit) {
-  require_key("queue_pop", queue);
-  store_internal::require_timeout("queue_pop", limit);
-  return impl_->call_for_value(
-      "queue_pop", {.operation = Operation::queue_pop, .number = limit.count(), .keys = {queue}, .values = {}}, limit);
+  return impl_->pop("queue_pop_within", queue, limit);
 }
 
 std::int64_t TcpStore::queue_length(const std::string& queue) {

@@ -7,8 +7,13 @@
 
 #include <fstream>
 
+#include "gradwire/backend/registry.h"
+#include "gradwire/backend/ucx/ucx_backend.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/store/hash_store.h"
+#include "gradwire/store/prefix_store.h"
+#include "tests/conformance/child_process.h"
 #include "tests/conformance/conformance.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -163,6 +168,22 @@ TEST(MessageResources, AReceiverWithoutMemoryHoldsItsSenderUp) {
     char value = 1;
     finish(channel.isend(&value, 1, 0, 9));
   });
+}
+
+// Rank 1 never comes: nobody is waited for.
+TEST(MessageResources, UcxIsRefusedAtOnceWhereItHasNoMemoryForConnections) {
+#ifdef GRADWIRE_MEMORY_IS_THE_SANITIZERS
+  GTEST_SKIP() << "a sanitizer's memory cannot be limited";
+#endif
+  if (!ucx_is_built()) GTEST_SKIP() << "this build has no UCX";
+  ChildProcess child("a process", [] {
+    const auto store = std::make_shared<HashStore>();
+    make_backend("ucx", {std::make_shared<PrefixStore>("alone", store), 0, 1});  // loads UCX
+    const Limited few(RLIMIT_AS, address_space() + (rlim_t{8} << 20));
+    const std::string text = expect_throw<ResourceError>([&] { make_backend("ucx", {store, 0, 2}); });
+    expect_contains(text, "rank 0 of 2 is out of memory");
+  });
+  child.expect_success(Deadline::after(kGuard));
 }
 
 }  // namespace

@@ -15,6 +15,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/store/file_store.h"
+#include "gradwire/store/hash_store.h"
 #include "gradwire/store/tcp_store.h"
 #include "tests/support/ranks.h"
 #include "tests/support/secrets.h"
@@ -289,6 +290,19 @@ TEST_F(PrivateFile, WorksOnWhenItsNameIsGone) {
   two->clone()->set("b", "2");
   EXPECT_EQ(one->get("b"), "2");
   EXPECT_NE(open("job")->num_keys(), one->num_keys());  // the name leads to a new one
+}
+
+TEST_F(PrivateFile, IsNotWaitedForLongerThanTheDeadlineToGo) {
+  internal::MeetingPlace place;
+  place.rank = 1;
+  place.private_file = "file";
+  HashStore generation;  // has a timeout of its own
+  try {
+    internal::close_meeting_place(place, generation, Deadline::after(Milliseconds(1)));
+    ADD_FAILURE() << "nobody has removed the file";
+  } catch (const TimeoutError& error) {
+    EXPECT_EQ(error.peers(), std::vector<int>{0}) << error.what();
+  }
 }
 
 TEST_F(PrivateFile, RefusesWhatOthersMayTouch) {

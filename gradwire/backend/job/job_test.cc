@@ -18,6 +18,7 @@
 #include "gradwire/store/hash_store.h"
 #include "gradwire/store/tcp_store.h"
 #include "tests/support/ranks.h"
+#include "tests/support/secrets.h"
 
 namespace gradwire::job_test {
 namespace {
@@ -81,6 +82,29 @@ TEST(Job, RanksThatAreThreadsShareAStore) {
 
 // Rank 0 ends while rank 1 waits for the others: rank 1 looks for rank 0's next job, and takes no longer in all than it
 // may.
+TEST(Job, ALateRankWithAnotherSecretIsToldOfByTheServer) {
+  if (!test_support::has_secrets()) GTEST_SKIP() << test_support::kNoSecrets;
+  JobOptions options;
+  options.method = concat("tcp://127.0.0.1:", TcpStore({.is_server = true}).port());
+  options.world_size = 2;
+  run_ranks("processes", 2, [&](int rank, const std::shared_ptr<Store>&) {
+    ::setenv("GRADWIRE_SECRET", rank == 0 ? "the job's" : "another", 1);
+    options.rank = rank;
+    options.timeout = rank == 0 ? std::chrono::seconds(3) : kLong;
+    try {
+      Job job(options);
+      ADD_FAILURE() << "rank " << rank << " came in";
+    } catch (const TimeoutError& error) {
+      EXPECT_EQ(rank, 0) << error.what();
+      EXPECT_EQ(error.peers(), std::vector<int>{1}) << error.what();
+      EXPECT_NE(std::string(error.what()).find("a client at 127.0.0.1 was refused: its secret"), std::string::npos)
+          << error.what();
+    } catch (const StoreError& error) {
+      EXPECT_EQ(rank, 1) << error.what();
+    }
+  });
+}
+
 TEST(Job, LookingForTheNextServerTakesWhatIsLeftOfTheTime) {
   TcpStoreOptions served;
   served.port = 0;

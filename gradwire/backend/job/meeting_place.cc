@@ -123,6 +123,11 @@ void meet_at_server(MeetingPlace& place, Server server, const ReadVariable& read
   options.wait_for_workers = false;  // the membership counts the ranks, and says which are missing
   options.timeout = timeout;
   place.may_reconnect = place.rank != 0 && !server.hosted;
+  const auto refusals = std::make_shared<Refusals>();
+  if (options.is_server) {
+    options.on_refusal = [refusals](const std::string& sentence) { refusals->add(sentence); };
+    place.refusals = refusals;
+  }
   place.store = std::make_shared<TcpStore>(options);
   if (!server.prefix.empty()) place.store = std::make_shared<PrefixStore>(server.prefix, place.store);
 }
@@ -177,6 +182,20 @@ void meet_as_launched(MeetingPlace& place, const JobEnvironment& job, const Read
 }
 
 }  // namespace
+
+void Refusals::add(const std::string& sentence) {
+  MutexLock lock(mutex_);
+  sentences_.push_back(sentence);
+}
+
+std::string Refusals::text() const {
+  MutexLock lock(mutex_);
+  if (sentences_.empty()) return "";
+  const std::size_t others = sentences_.size() - 1;
+  return concat("; meanwhile ", sentences_.front(),
+                others == 0 ? "" : concat(", and so were clients at ", others, " other addresses"),
+                "; give every rank the same GRADWIRE_SECRET or GRADWIRE_SECRET_FILE");
+}
 
 MeetingPlace find_meeting_place(const MeetingOptions& options, const ReadVariable& read) {
   MeetingPlace place;

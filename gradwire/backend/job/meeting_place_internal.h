@@ -6,9 +6,11 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "gradwire/backend/job/job_environment_internal.h"
 #include "gradwire/base/deadline.h"
+#include "gradwire/base/mutex.h"
 #include "gradwire/store/store.h"
 
 namespace gradwire::internal {
@@ -25,6 +27,19 @@ struct MeetingOptions {
   const char* options_name = "InitOptions";
 };
 
+// The clients that the server of this rank refused because of their secret, one for each address. They are no reason to
+// give up: a stranger must not end a job. Thread-safe.
+class Refusals final {
+ public:
+  void add(const std::string& sentence);
+  // For the end of a message about ranks that did not come; empty where nobody was refused.
+  std::string text() const;
+
+ private:
+  mutable Mutex mutex_;
+  std::vector<std::string> sentences_ GRADWIRE_GUARDED_BY(mutex_);
+};
+
 struct MeetingPlace {
   std::shared_ptr<Store> store;
   int rank = -1;
@@ -35,6 +50,7 @@ struct MeetingPlace {
   // The store is a connection to a server in rank 0, which may be one that is about to end (of a group that was just
   // destroyed).
   bool may_reconnect = false;
+  std::shared_ptr<const Refusals> refusals;  // null where this rank serves no store
 };
 
 // Returns the meeting place that `options` and the environment name. A process that no launcher started is the one rank
@@ -51,6 +67,7 @@ std::shared_ptr<Store> open_private_file(const std::string& key, const ReadVaria
                                          const char* caller = "init_process_group");
 
 // Removes the private file once every rank has joined; returns when it is removed. Does nothing where there is none.
-void close_meeting_place(const MeetingPlace& place, Store& generation);
+// Throws TimeoutError that names rank 0, which removes the file, when that is not done by the deadline.
+void close_meeting_place(const MeetingPlace& place, Store& generation, Deadline deadline);
 
 }  // namespace gradwire::internal

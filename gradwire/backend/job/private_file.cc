@@ -9,11 +9,11 @@
 #include <cstdint>
 #include <cstring>
 #include <iomanip>
-#include <span>
 #include <sstream>
 #include <utility>
 
 #include "gradwire/backend/job/meeting_place_internal.h"
+#include "gradwire/backend/rendezvous_internal.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/os_handles.h"
 #include "gradwire/base/stable_hash.h"
@@ -73,7 +73,7 @@ std::shared_ptr<Store> open_private_file(const std::string& key, const ReadVaria
   return std::make_shared<FileStore>(std::move(open));
 }
 
-void close_meeting_place(const MeetingPlace& place, Store& generation) {
+void close_meeting_place(const MeetingPlace& place, Store& generation, Deadline deadline) {
   if (place.private_file.empty()) return;
   const std::string removed = "file_removed";
   if (place.rank == 0) {
@@ -81,7 +81,7 @@ void close_meeting_place(const MeetingPlace& place, Store& generation) {
     generation.set(removed, "1");
   }
   // Nobody may look for the file under its old name again (in the next init_process_group) before it is gone.
-  generation.wait(std::span(&removed, 1));
+  rendezvous::await_key(generation, removed, 0, deadline);
 }
 
 }  // namespace gradwire::internal

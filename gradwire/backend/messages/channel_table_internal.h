@@ -3,7 +3,9 @@
 // The channels of an endpoint.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <exception>
 #include <iterator>
 #include <map>
@@ -31,8 +33,14 @@ struct ChannelState {
 
 // A number is that of a channel that is here, of one that was removed, or of one that nobody has named yet. Channels
 // stay where they are. Used by one thread at a time.
+//
+// Removed channels are remembered as ranges of numbers, so that a late frame does not begin one again. Where numbers
+// are no sequence (shm), each is a range: so many ranges are remembered, those that began last. No frame is as late as
+// that.
 class ChannelTable final {
  public:
+  static constexpr std::size_t kRememberedRanges = 1 << 14;
+
   // Messages of the channel may have come before. Throws std::bad_alloc, without effect.
   void add(std::uint64_t number, std::shared_ptr<const Members> members);
   // A rank that made a channel may use it before this one has: then it begins here. Null for a channel that was
@@ -64,10 +72,13 @@ class ChannelTable final {
 
  private:
   bool is_removed(std::uint64_t number) const noexcept;
+  using Ranges = std::map<std::uint64_t, std::uint64_t>;  // the first of a range, the last
   void note_removed(std::uint64_t first, std::uint64_t last);
+  Ranges::iterator forget(Ranges::iterator range);  // returns the next one
 
   std::map<std::uint64_t, ChannelState> channels_;
-  std::map<std::uint64_t, std::uint64_t> removed_;  // the first of a range, the last
+  Ranges removed_;
+  std::deque<std::uint64_t> oldest_first_;  // the first of each range, in the order in which they began
 };
 
 }  // namespace gradwire::messages

@@ -65,6 +65,20 @@ TEST_F(ChannelTableTest, RangesMayTouchAndLieWithinEachOther) {
   }
 }
 
+TEST_F(ChannelTableTest, TheOldestOfTooManyRangesIsForgotten) {
+  constexpr std::uint64_t kRanges = ChannelTable::kRememberedRanges;
+  // Descending, so that age and number are not the same order; one of them grows meanwhile.
+  for (std::uint64_t number = kRanges; number > 0; --number) {
+    remove(10 * number, 10 * number);
+    remove(1'000'000'000 + kRanges - number, 1'000'000'000 + kRanges - number);
+  }
+  EXPECT_FALSE(channels_.has_ended(10 * kRanges));
+  EXPECT_TRUE(channels_.has_ended(10 * kRanges - 10));
+  EXPECT_TRUE(channels_.has_ended(10));
+  EXPECT_TRUE(channels_.has_ended(1'000'000'000)) << "the range that grows counts as one";
+  EXPECT_TRUE(channels_.has_ended(1'000'000'000 + kRanges - 1));
+}
+
 class LossesTest : public ::testing::Test {
  protected:
   static std::exception_ptr reason(int peer) { return std::make_exception_ptr(PeerError("gone", {peer})); }

@@ -30,6 +30,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/base/host_identity.h"
 #include "gradwire/base/interrupt.h"
+#include "gradwire/base/os_handles.h"
 #include "gradwire/base/process.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/base/trace.h"
@@ -224,6 +225,17 @@ std::shared_ptr<messages::Group> make_group(const BackendOptions& options, std::
   return group;
 }
 
+// Where UCX is refused memory for a connection, it tells nobody, and nothing comes from the rank.
+void require_memory(const BackendOptions& options) {
+  constexpr std::size_t kOfUcx = std::size_t{20} << 20;
+  try {
+    static_cast<void>(Mapping::anonymous(kOfUcx));
+  } catch (const ResourceError& refused) {
+    throw ResourceError(concat("rendezvous failed: rank ", options.rank, " of ", options.size, " is out of memory: ",
+                               refused.what(), "; UCX needs that for its connections: raise the limit (ulimit -v)"));
+  }
+}
+
 // UCX ends the process where the machine refuses it a descriptor or a thread while it starts.
 void require_room(const BackendOptions& options, std::size_t partners) {
   constexpr std::size_t kOfUcx = 16;  // epoll, pipes, timers, the socket that listens, and what it opens for a moment
@@ -239,6 +251,7 @@ std::unique_ptr<Backend> make(const BackendOptions& options) {
   const long silence = environment_integer("GRADWIRE_HEARTBEAT_MS", 100, 3'600'000).value_or(kSilence);
   const std::vector<int> partners = partners_of(options.rank, options.size);
   require_room(options, partners.size());
+  require_memory(options);
   const int here = count_ranks_on(host_identity(), options, partners, deadline);
   auto worker = std::make_unique<Worker>(interface_for(options, here == options.size, deadline));
   const std::string sealed =

@@ -98,15 +98,32 @@ std::exception_ptr C10dLedger::fail(const std::string& what, const std::exceptio
 }
 
 void C10dLedger::add(const Future& future, std::function<void()> drive, std::vector<at::Tensor> written) {
+  {
+    MutexLock lock(mutex_);
+    open_.push_back({future, std::move(drive), std::move(written)});
+  }
+  future->addCallback(
+      [weak = weak_from_this()](c10::ivalue::Future& ended) {
+        if (const auto ledger = weak.lock()) ledger->forget(ended);
+      },
+      /*uses_future=*/false);
+}
+
+void C10dLedger::forget(const c10::ivalue::Future& ended) {
+  Open held;  // goes without the lock: what frees its tensors is the program's
   MutexLock lock(mutex_);
-  std::erase_if(open_, [](const Open& each) { return each.future->completed(); });
-  open_.push_back({future, std::move(drive), std::move(written)});
+  const auto found =
+      std::find_if(open_.begin(), open_.end(), [&](const Open& each) { return each.future.get() == &ended; });
+  if (found == open_.end()) return;
+  held = std::move(*found);
+  open_.erase(found);
 }
 
 std::vector<C10dLedger::Open> C10dLedger::open() {
   MutexLock lock(mutex_);
-  std::erase_if(open_, [](const Open& each) { return each.future->completed(); });
-  return open_;
+  std::vector<Open> under_way = open_;
+  std::erase_if(under_way, [](const Open& each) { return each.future->completed(); });
+  return under_way;
 }
 
 std::size_t C10dLedger::under_way() { return open().size(); }

@@ -20,7 +20,7 @@ using C10dWorks = std::vector<c10::intrusive_ptr<c10d::Work>>;
 
 // The first error of a group, and its calls that have not ended. Calls under way hold the ledger, which may therefore
 // outlive the group. Thread-safe.
-class C10dLedger {
+class C10dLedger : public std::enable_shared_from_this<C10dLedger> {
  public:
   // Turns an engine's error into the error that the group reports; may ask the store which rank aborted.
   using Explain = std::function<std::exception_ptr(const std::string& what, std::exception_ptr error, bool at_call)>;
@@ -31,9 +31,9 @@ class C10dLedger {
   // Explains `error`. Keeps the first error that ends the group. Returns the kept error, else the explained one.
   std::exception_ptr fail(const std::string& what, const std::exception_ptr& error, bool at_call);
 
-  // Adds a future that completes with its call, or with the error of end_all(). `drive`: wait_all() calls it for a call
-  // that no other thread ends.
-  // `written`: the tensors that a collective writes into.
+  // Adds a future that completes with its call, or with the error of end_all(), and which the ledger holds until then.
+  // `drive`: wait_all() calls it for a call that no other thread ends. `written`: the tensors that a collective writes
+  // into.
   void add(const Future& future, std::function<void()> drive = nullptr, std::vector<at::Tensor> written = {});
   std::size_t under_way();
   // Waits until all calls have ended. Throws AbortedError when this thread is interrupted (gradwire/base/interrupt.h).
@@ -51,6 +51,7 @@ class C10dLedger {
     std::vector<at::Tensor> written;
   };
   std::vector<Open> open();
+  void forget(const c10::ivalue::Future& ended);
   static bool writes_into(const Open& call, const std::vector<at::Tensor>& inputs);
   static void wait_for_end(const Open& call);
 

@@ -36,7 +36,7 @@ class GlooMeeting {
         store_(meeting_->store),
         rank_(meeting_->rank),
         size_(meeting_->size),
-        deadline_(Deadline::after(meeting_->timeout)) {}
+        deadline_(meeting_->deadline) {}
 
   BackendPtr connect() {
     try {
@@ -156,11 +156,11 @@ BackendPtr connect_gloo(const EngineMeeting& meeting) { return GlooMeeting(meeti
 
 }  // namespace
 
-std::shared_ptr<ProcessGroup> make_gloo_group(std::shared_ptr<Store> store, int rank, int size, Milliseconds timeout,
-                                              std::vector<std::string> processes) {
+std::shared_ptr<ProcessGroup> make_gloo_group(Deadline deadline, std::shared_ptr<Store> store, int rank, int size,
+                                              Milliseconds timeout, std::vector<std::string> processes) {
   if (size < 1 || rank < 0 || rank >= size)
     throw InvalidArgument(concat("gloo: rank ", rank, " in a group of ", size, "; its ranks are 0 to ", size - 1));
-  GlooMeeting meeting({meeting_place(store), rank, size, timeout, std::move(processes), nullptr});
+  GlooMeeting meeting({meeting_place(store), rank, size, deadline, timeout, std::move(processes), nullptr});
   auto engine = meeting.connect();
   auto group = std::make_shared<GroupOverC10d>(
       std::move(engine), std::make_shared<PrefixStore>("group", std::move(store)), &connect_gloo, meeting.processes());

@@ -28,8 +28,9 @@ struct EngineMeeting {
   std::shared_ptr<Store> store;  // for this meeting alone
   int rank = -1;
   int size = 0;
-  Milliseconds timeout = kDefaultTimeout;
-  std::vector<std::string> processes;  // process_identity() by rank; empty where they are not known
+  Deadline deadline = Deadline::never();   // of the meeting
+  Milliseconds timeout = kDefaultTimeout;  // of the engine's calls
+  std::vector<std::string> processes;      // process_identity() by rank; empty where they are not known
   // Called now and then while this rank waits for the others. Throws when the group that the new one is made of has
   // ended on this rank or one of the others. May be null.
   std::function<void()> check;

@@ -178,7 +178,7 @@ void GroupOverC10d::abort(const std::string& reason) {
       ledger_->end_all(error);
     }
   }
-  duplicates_.abort_all(reason);
+  duplicates_.abort_all(*this, reason);
 }
 
 // The engine has no turn for a copy. A callback of the engine's runs on the thread that ends the calls, and must not
@@ -260,6 +260,7 @@ std::shared_ptr<GroupOverC10d> GroupOverC10d::make_group(const char* operation, 
   meeting.rank = static_cast<int>(std::find(members.begin(), members.end(), rank()) - members.begin());
   meeting.size = static_cast<int>(members.size());
   meeting.timeout = timeout();
+  meeting.deadline = Deadline::after(meeting.timeout);
   for (const int member : members) {
     if (!end_->processes().empty()) meeting.processes.push_back(end_->processes()[static_cast<std::size_t>(member)]);
   }

@@ -13,6 +13,7 @@
 #include "gradwire/process_group/c10d/c10d_store.h"
 #include "gradwire/process_group/c10d/nccl_internal.h"
 #include "gradwire/process_group/device_group_internal.h"
+#include "gradwire/process_group/make_group_internal.h"
 #include "gradwire/store/prefix_store.h"
 
 namespace gradwire::internal {
@@ -59,18 +60,23 @@ c10::Device choose_cuda_device(const std::optional<c10::Device>& asked, const st
                                "; name the device, or start fewer ranks"));
 }
 
-std::shared_ptr<ProcessGroup> make_nccl_group(std::shared_ptr<ProcessGroup> cpu, std::shared_ptr<Store> store,
-                                              const std::optional<c10::Device>& device) {
+std::shared_ptr<ProcessGroup> make_nccl_group(Deadline deadline, const std::shared_ptr<ProcessGroup>& cpu,
+                                              std::shared_ptr<Store> store, const std::optional<c10::Device>& device) {
   require_nccl();
   const c10::Device chosen = choose_cuda_device(device, environment_integer("LOCAL_RANK", 0, kMostLocalRanks),
                                                 cpu->rank(), count_cuda_devices());
   log::info(concat("rank ", cpu->rank(), " of ", cpu->size(), ": NCCL on ", chosen, " for CUDA tensors, ", cpu->name(),
                    " for those on the CPU"));
-  return std::make_shared<DeviceGroup>(
-      std::move(cpu), c10::DeviceType::CUDA, std::move(store),
+  const Milliseconds timeout = cpu->timeout();
+  cpu->set_timeout(timeout_until(deadline));  // of the first connection
+  auto group = std::make_shared<DeviceGroup>(
+      cpu, c10::DeviceType::CUDA, std::move(store),
       [chosen](const std::shared_ptr<Store>& place, int rank, int size, Milliseconds timeout) {
         return make_engine_group(place, rank, size, timeout, chosen);
       });
+  cpu->set_timeout(timeout);
+  group->set_timeout(timeout);
+  return group;
 }
 
 }  // namespace gradwire::internal

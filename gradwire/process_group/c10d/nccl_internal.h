@@ -30,10 +30,10 @@ c10::Device choose_cuda_device(const std::optional<c10::Device>& asked, const st
                                int devices);
 
 // Makes a group that uses NCCL for CUDA tensors, on the device that choose_cuda_device() returns, and `cpu` for tensors
-// on the CPU. The group owns `cpu`. Collective in `store`. Throws UnsupportedError in a build without NCCL, else as
-// choose_cuda_device() and NCCL do.
-std::shared_ptr<ProcessGroup> make_nccl_group(std::shared_ptr<ProcessGroup> cpu, std::shared_ptr<Store> store,
-                                              const std::optional<c10::Device>& device);
+// on the CPU. The group owns `cpu`, and has its timeout; NCCL connects by `deadline`. Collective in `store`. Throws
+// UnsupportedError in a build without NCCL, else as choose_cuda_device() and NCCL do.
+std::shared_ptr<ProcessGroup> make_nccl_group(Deadline deadline, const std::shared_ptr<ProcessGroup>& cpu,
+                                              std::shared_ptr<Store> store, const std::optional<c10::Device>& device);
 
 // Throws UnsupportedError in a build without NCCL; does nothing otherwise.
 void require_nccl();

@@ -282,14 +282,14 @@ void HybridGroup::before_next_call(const Tensors&, std::function<void()> copy) {
 void HybridGroup::abort(const std::string& reason) {
   if (!state_->owner.is_current()) return;
   fail(std::make_exception_ptr(AbortedError(concat(internal::name_group(*this), ": ", reason))), reason);
-  state_->duplicates.abort_all(reason);
+  state_->duplicates.abort_all(*this, reason);
 }
 
 void HybridGroup::abort_because(const std::exception_ptr& error, const std::string& reason) {
   if (!internal::is_about_peers(error) || internal::peers_of(error).empty()) return abort(reason);
   if (!state_->owner.is_current()) return;
   fail(error, reason);
-  state_->duplicates.abort_all(reason);
+  state_->duplicates.abort_all(*this, reason);
 }
 
 void abort_because(ProcessGroup& group, const std::exception_ptr& error, const std::string& reason) {

@@ -20,11 +20,13 @@
 #include "gradwire/backend/ucx/ucx_backend.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/process_group/backend_names.h"
 #include "gradwire/process_group/c10d/gloo_internal.h"
 #include "gradwire/process_group/call_group.h"
 #include "gradwire/process_group/closable.h"
 #include "gradwire/process_group/hybrid/make_hybrid_internal.h"
 #include "gradwire/process_group/init.h"
+#include "gradwire/process_group/make_group_internal.h"
 #include "gradwire/process_group/parked_threads_internal.h"
 #include "tests/support/ranks.h"
 
@@ -397,7 +399,7 @@ TEST(HybridByName, WhereOneRankLacksUcxGlooCrossesHosts) {
   for (const int without : {-1, 0, 2}) {
     run_ranks("threads", 3, [&](int rank, const std::shared_ptr<Store>& store) {
       const std::optional<std::string> why_no_ucx = rank == without ? std::optional("no library") : std::nullopt;
-      const Crossing chosen = internal::choose_crossing(*store, rank, 3, why_no_ucx, kLong);
+      const Crossing chosen = internal::choose_crossing(*store, rank, 3, why_no_ucx, Deadline::after(kLong));
       const bool all_have_ucx = without == -1 || !internal::gloo_is_built();
       EXPECT_EQ(chosen, all_have_ucx ? Crossing::ucx : Crossing::gloo);
     });
@@ -419,6 +421,24 @@ TEST(HybridByName, ARankThatDoesNotSayItsHostIsNamed) {
     EXPECT_EQ(error.peers(), (std::vector<int>{1, 2})) << error.what();
   }
   EXPECT_THROW(make_process_group("auto", store, 3, 3, kLong), InvalidArgument);
+}
+
+// Rank 1 has said its host, when the deadline has passed; no later step waits for it.
+TEST(HybridByName, AllStepsHaveOneDeadline) {
+  const auto began = std::chrono::steady_clock::now();
+  for (const char* const backend : {"hybrid", "hybrid/ucx", "hybrid/gloo", "gloo"}) {
+    if (!is_backend_built(backend)) continue;
+    SCOPED_TRACE(backend);
+    const auto store = std::make_shared<HashStore>();
+    store->set("host/1", "another one");
+    try {
+      internal::make_group_by(Deadline::after(Milliseconds(0)), backend, store, 0, 2, kLong);
+      ADD_FAILURE() << "rank 1 is not there";
+    } catch (const TimeoutError& error) {
+      EXPECT_EQ(error.peers(), std::vector<int>{1}) << error.what();
+    }
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - began, kLong);
 }
 
 // A group whose next call can be refused, on all ranks and before anything is sent.

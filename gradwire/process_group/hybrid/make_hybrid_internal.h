@@ -33,13 +33,13 @@ std::optional<Crossing> crossing_of(std::string_view backend);
 // ucx_backend.h). In a build without Gloo, always ucx. Collective in `store`; all ranks come to the same result. Throws
 // as exchange_hosts() (backend/job/hosts_internal.h) does.
 Crossing choose_crossing(Store& store, int rank, int size, const std::optional<std::string>& why_no_ucx,
-                         Milliseconds timeout);
+                         Deadline deadline);
 
-// Makes a HybridGroup: shm on each host, `crossing` between hosts. `hosts` is the result of exchange_hosts().
-// Collective in `store`; all ranks name the same `crossing`. The caller owns the result. Throws as make_process_group()
-// does for "shm" and for the engine that crosses hosts, with peers() in the numbers of the whole group; a failure on
-// one host ends the call on the other hosts, too.
-std::shared_ptr<ProcessGroup> make_hybrid_group(const std::shared_ptr<Store>& store, int rank,
+// Makes a HybridGroup by `deadline`: shm on each host, `crossing` between hosts. `hosts` is the result of
+// exchange_hosts(). Collective in `store`; all ranks name the same `crossing`. The caller owns the result. Throws as
+// make_process_group() does for "shm" and for the engine that crosses hosts, with peers() in the numbers of the whole
+// group; a failure on one host ends the call on the other hosts, too.
+std::shared_ptr<ProcessGroup> make_hybrid_group(Deadline deadline, const std::shared_ptr<Store>& store, int rank,
                                                 const std::vector<std::string>& hosts, Crossing crossing,
                                                 Milliseconds timeout);
 
