@@ -255,6 +255,10 @@ void Elastic::Impl::require_one_separate_step() const {
                                " steps; call its step() once in each call of the step function"));
 }
 
+void Elastic::Impl::require_cores_well() const {
+  for (const DdpCore* const core : state_.cores()) core->require_well();
+}
+
 void Elastic::Impl::do_step(const ElasticStep& at, const std::function<void(const ElasticStep&)>& step) {
   state_.begin_step();
   in_step_ = true;
@@ -262,9 +266,15 @@ void Elastic::Impl::do_step(const ElasticStep& at, const std::function<void(cons
   if (options_.seed) seed_generator(*options_.seed, at);
   guides_.begin_step(counted_);
   const internal::WaitClock clock;
-  step(at);
+  try {
+    step(at);
+  } catch (const AbortedError&) {
+    // It may quote an exception of the program, which would come again and again if the step were done again.
+    require_cores_well();
+    throw;
+  }
   // A step may have caught the error, as loops do that leave out a bad batch.
-  for (const DdpCore* const core : state_.cores()) core->require_well();
+  require_cores_well();
   own_us_ = clock.own_nanoseconds() / 1000;
   guides_.end_step();
   in_step_ = false;

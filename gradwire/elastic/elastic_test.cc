@@ -7,9 +7,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cctype>
 #include <mutex>
 #include <span>
+#include <stdexcept>
 
 #include "gradwire/elastic/elastic_test_support.h"
 #include "gradwire/hooks/registry.h"
@@ -412,6 +414,44 @@ TEST(ElasticTest, AStepThatNoMemberCountedIsDoneAgain) {
   EXPECT_EQ(broken, 2);
   EXPECT_EQ(calls[7], 4);
   for (const auto& end : ends) expect_equal_bits(end, serial_parameters(std::vector<int>(kSteps, 2)), "a member");
+}
+
+// A module whose backward pass may throw an exception of the program.
+struct FailingImpl : torch::nn::Module {
+  FailingImpl() : net(register_module("net", Mlp())) {}
+  at::Tensor forward(const at::Tensor& x) {
+    const at::Tensor inner = net(x);
+    if (fails) inner.register_hook([](const at::Tensor&) { throw std::logic_error("a bad sample"); });
+    return inner * 1;
+  }
+  bool fails = false;
+  Mlp net;
+};
+TORCH_MODULE(Failing);
+
+// Done again, the step would fail again, for ever.
+TEST(ElasticTest, AnExceptionOfTheProgramThatTheStepHasCaughtEndsTheMember) {
+  for (const bool goes_on_in_the_step : {false, true}) {
+    ElasticJob job({.min = 1, .max = 1, .first = 1});
+    Elastic elastic(job.options());
+    DdpOptions options;
+    options.process_group = elastic.group();
+    Failing net;
+    DistributedDataParallel ddp(net, options);
+    elastic.add(ddp);
+    int calls = 0;
+    const auto step = [&](const ElasticStep& at) {
+      if (++calls > 2 * kSteps) throw Killed();
+      net->fails = at.step == 3;
+      try {
+        loss_of(ddp(samples(at))).backward();
+      } catch (const std::logic_error&) {
+      }
+      if (goes_on_in_the_step) ddp(samples(at));
+    };
+    EXPECT_THROW(elastic.run(kSteps, step), std::logic_error);
+    EXPECT_EQ(calls, 4);
+  }
 }
 
 // A member changed parameters, and then its step failed: its state is neither the one before nor the one after.
