@@ -81,7 +81,7 @@ ElasticWatch::Answer ElasticWatch::on_rank_death(const EarlierDeath& death,
     // The log may not have this death yet.
     if (const int in_a_row = course.deaths_in_a_row(); in_a_row > view_.deaths_per_minute) {
       return too_many(
-          in_a_row, concat("of a member since the job last came further, which was at step ", course.furthest_step()));
+          in_a_row, concat("of a member since the job last came further, which was to step ", course.furthest_step()));
     }
   }
   Answer answer{true, true, concat(what, ", and a new process takes its place (death ", deaths, " within a minute)\n")};

@@ -57,7 +57,7 @@ TEST_F(ElasticWatchTest, DeathsWithoutProgressEndTheJobHoweverFarApartTheyAre) {
   }
   const ElasticWatch::Answer answer = die(watch, 1, "the last");
   EXPECT_FALSE(answer.goes_on);
-  EXPECT_NE(answer.text.find("that is death 4 of a member since the job last came further, which was at step 7, more "
+  EXPECT_NE(answer.text.find("that is death 4 of a member since the job last came further, which was to step 7, more "
                              "than --deaths-per-minute 3"),
             std::string::npos)
       << answer.text;

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <chrono>
 #include <span>
 #include <utility>
@@ -219,6 +220,7 @@ bool Elastic::Impl::stops_here(Member& member) const {
 
 Elastic::Impl::Stop Elastic::Impl::train(Member& member, std::int64_t steps,
                                          const std::function<void(const ElasticStep&)>& step) {
+  const std::int64_t begun = counted_;
   while (counted_ < steps) {
     if (wants_to_leave() && !std::exchange(asked_to_leave_, true)) member.ask_to_leave();
     if (stops_here(member)) {
@@ -227,6 +229,8 @@ Elastic::Impl::Stop Elastic::Impl::train(Member& member, std::int64_t steps,
     }
     if (can_follow()) guides_.look(member, state_, counted_, std::chrono::microseconds(own_us_));
     do_step({counted_, group_->rank(), group_->size(), member.epoch().number}, step);
+    const bool tells = group_->rank() == 0 && std::has_single_bit(static_cast<std::uint64_t>(counted_ - begun));
+    if (tells) member.reached(counted_);
     look_for_slow_members(member);
   }
   if (state_.separate_workers() != nullptr) state_.separate_workers()->settle();

@@ -115,6 +115,9 @@ TEST(ElasticTest, WithoutFailuresTheJobIsTheSerialProgram) {
     EXPECT_EQ(members[i].end, ElasticEnd::finished);
     expect_equal_bits(members[i].parameters, expected, concat("member ", i));
   }
+  // The launchers know how far it came, although there was one epoch.
+  const auto reached = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(kSteps)));
+  EXPECT_EQ(membership::course_in_journal(job.journal()).furthest_step(), reached);
 }
 
 // World 3 loses one, goes on at 2, and grows to 3 again.

@@ -233,6 +233,8 @@ int Member::rank() const {
 
 void Member::began(std::int64_t step) { log_.append(Began{number_, epoch_.number, step}); }
 
+void Member::reached(std::int64_t step) { log_.append(Reached{number_, epoch_.number, step}); }
+
 bool Member::stops_before(std::int64_t step, std::int64_t boundary) {
   if (!change_wanted_) {
     const std::string key = change_key(epoch_.number);

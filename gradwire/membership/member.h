@@ -62,6 +62,8 @@ class Member {
 
   // Tells that this member holds the job's state and begins `step` as its first step in this epoch.
   void began(std::int64_t step);
+  // Tells that the step before `step` was counted. For the first member of the epoch, of some steps of it (Reached).
+  void reached(std::int64_t step);
   // The members of an epoch stop at the same step boundary when the coordinator asks for it, so that no step is broken
   // off. Each calls stops_before() at the boundary before each step, with the step's number. Returns whether this
   // member stops now, and calls meet() instead of the step. No member is further than the step that the slowest one
