@@ -80,6 +80,22 @@ TEST_F(ElasticWatchTest, ADeathAfterWhichTheJobCameFurtherIsNotTheCause) {
   EXPECT_EQ(watch.first_of_row()->last_lines, std::vector<std::string>{"the cause"});
 }
 
+// A host that has joined the job reads its log from time to time, and when the store is asked.
+TEST_F(ElasticWatchTest, WhatCameOfTheJobSinceTheLastLookCounts) {
+  course_.add(Began{1, 1, 7});
+  for (const std::int64_t member : {1, 2, 3, 4}) {
+    course_.add(Began{member, member, 7});
+    course_.add(Died{member, "ended"});
+  }
+  ElasticView asks = view(3);
+  asks.answers = [this] {
+    course_.add(membership::Reached{5, 5, 100});
+    return true;
+  };
+  ElasticWatch watch(std::move(asks), signals_, ranks_, deaths_);
+  EXPECT_TRUE(die(watch, 0, "much later").is_replaced);
+}
+
 TEST_F(ElasticWatchTest, AJobOfWhichNobodyHoldsTheStateEndsAtOnce) {
   ElasticWatch watch(view(100), signals_, ranks_, deaths_);
   course_.add(membership::StateLost{2, 2});
