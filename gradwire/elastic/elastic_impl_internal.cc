@@ -119,7 +119,10 @@ ElasticEnd Elastic::Impl::run(std::int64_t steps, const std::function<void(const
       }
     } catch (const std::exception& error) {
       give_up_epoch(describe(error));
-      if (!ends_epoch(error) && !is_of_a_newcomer(error, member.epoch())) throw;
+      if (!ends_epoch(error) && !is_of_a_newcomer(error, member.epoch())) {
+        member.fails();
+        throw;
+      }
       continue;
     }
     give_up_epoch("");

@@ -600,6 +600,26 @@ TEST(ElasticTest, MembersWithoutTheStateOfTheJobSaySo) {
   EXPECT_NE(next.error.find("no member holds the state of the job"), std::string::npos) << next.error;
 }
 
+// An exception ends a process as a signal does, and members that fail again and again at one step end the job.
+TEST(ElasticTest, AMemberWhoseProgramFailsIsOneOfTheDead) {
+  ElasticJob job({.min = 2, .max = 2, .first = 2});
+  Members members;
+  members.start(job.options(), kSteps);
+  const auto row = [&] { return membership::course_in_journal(job.journal()).deaths_in_a_row(); };
+  // The second fails at the step with which its epoch has begun.
+  for (int failures = 0; failures < 2; ++failures) {
+    EXPECT_TRUE(run_member(job.options(), kSteps, "", [](Elastic&, const ElasticStep& at) {
+                  if (at.step == 3) throw Killed();
+                }).killed);
+  }
+  job.decided(membership::lost_key(2));
+  EXPECT_EQ(row(), 1);
+  members.start(job.options(), kSteps);
+  members.join();
+  EXPECT_EQ(members[0].error, "");
+  EXPECT_EQ(row(), 0) << "the job has come further";
+}
+
 // It leaves although there never is an epoch, or a coordinator.
 TEST(ElasticTest, AMemberThatWaitsForAnEpochLeaves) {
   ElasticJob job({.min = 2, .max = 2, .first = 2});

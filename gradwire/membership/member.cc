@@ -281,6 +281,8 @@ void Member::leave(EventLog& log) {
   out_ = true;
   if (next_ == 0) {
     give_up_joining(log);
+  } else if (fails_) {
+    log.append(Died{number_, "failed"});
   } else if (waits_) {
     log.append(Died{number_, "left while it waited"});
   } else {

@@ -102,6 +102,9 @@ class Member {
   // Leaves for good. A member that has not learned of its next epoch may be in one that was just decided, so it leaves
   // as one that has died: the others of that epoch are told.
   void leave();
+  // This member's program has failed: when this object goes, the member leaves as one that has died, so that launchers
+  // count it among the deaths.
+  void fails() noexcept { fails_ = true; }
   // Tells that all members of this epoch have counted the last step, and waits until the coordinator has written that
   // down. This member is no longer one. Throws nothing: when the coordinator or the store is gone, it warns after
   // 10 s, whatever the patience of the store.
@@ -145,6 +148,7 @@ class Member {
   std::optional<std::int64_t> stop_;  // the boundary at which this epoch stops, once this member knows it
   bool waits_ = true;                 // for an epoch that it has not learned of yet
   bool job_has_finished_ = false;
+  bool fails_ = false;
   bool out_ = false;  // left, done or refused
 };
 
