@@ -119,6 +119,8 @@ class Member {
   // Where a log is given, it is the job's, with or without patience.
   void give_up_joining(EventLog& log) noexcept;
   void leave(EventLog& log);
+  // Says again that the members of `epoch` have found that nobody holds the state.
+  void tell_late_launcher(std::int64_t epoch) const noexcept;
   // Tells `last`, which ends the job, and waits as done() says. `what` the coordinator has to write down: for the log.
   void end_job(const Event& last, const char* what);
   // The value of the key that `key` names; nothing when this member was dropped, or `gives_up` ended the wait.
