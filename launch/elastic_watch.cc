@@ -66,6 +66,8 @@ ElasticWatch::Answer ElasticWatch::on_rank_death(const EarlierDeath& death,
                                                  std::function<std::vector<std::string>()> last_lines) {
   if (view_.on_death) view_.on_death();
   const int deaths = rank_deaths_.add(Deadline::Clock::now());
+  // First: where the job is another host's, this host has read what was told until now once the store has answered.
+  const bool answers = !view_.answers || view_.answers();
   const membership::JobCourse course = view_.course();
   begin_row(course.furthest_step());
   const std::string what =
@@ -76,12 +78,12 @@ ElasticWatch::Answer ElasticWatch::on_rank_death(const EarlierDeath& death,
                                  view_.deaths_per_minute, end)};
   };
   if (course.has_lost_state()) return {.text = concat(what, "; ", membership::kStateIsLost, end)};
-  if (!view_.answers || view_.answers()) {
+  if (answers) {
     if (deaths > view_.deaths_per_minute) return too_many(deaths, "within a minute");
     // The log may not have this death yet.
     if (const int in_a_row = course.deaths_in_a_row(); in_a_row > view_.deaths_per_minute) {
       return too_many(
-          in_a_row, concat("of a member since the job last came further, which was at step ", course.furthest_step()));
+          in_a_row, concat("of a member since the job last came further, which was to step ", course.furthest_step()));
     }
   }
   Answer answer{true, true, concat(what, ", and a new process takes its place (death ", deaths, " within a minute)\n")};

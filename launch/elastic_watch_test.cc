@@ -57,7 +57,7 @@ TEST_F(ElasticWatchTest, DeathsWithoutProgressEndTheJobHoweverFarApartTheyAre) {
   }
   const ElasticWatch::Answer answer = die(watch, 1, "the last");
   EXPECT_FALSE(answer.goes_on);
-  EXPECT_NE(answer.text.find("that is death 4 of a member since the job last came further, which was at step 7, more "
+  EXPECT_NE(answer.text.find("that is death 4 of a member since the job last came further, which was to step 7, more "
                              "than --deaths-per-minute 3"),
             std::string::npos)
       << answer.text;
@@ -78,6 +78,22 @@ TEST_F(ElasticWatchTest, ADeathAfterWhichTheJobCameFurtherIsNotTheCause) {
   EXPECT_NE(answer.text.find("that is death 3 within a minute"), std::string::npos) << answer.text;
   ASSERT_TRUE(watch.first_of_row());
   EXPECT_EQ(watch.first_of_row()->last_lines, std::vector<std::string>{"the cause"});
+}
+
+// A host that has joined the job reads its log from time to time, and when the store is asked.
+TEST_F(ElasticWatchTest, WhatCameOfTheJobSinceTheLastLookCounts) {
+  course_.add(Began{1, 1, 7});
+  for (const std::int64_t member : {1, 2, 3, 4}) {
+    course_.add(Began{member, member, 7});
+    course_.add(Died{member, "ended"});
+  }
+  ElasticView asks = view(3);
+  asks.answers = [this] {
+    course_.add(membership::Reached{5, 5, 100});
+    return true;
+  };
+  ElasticWatch watch(std::move(asks), signals_, ranks_, deaths_);
+  EXPECT_TRUE(die(watch, 0, "much later").is_replaced);
 }
 
 TEST_F(ElasticWatchTest, AJobOfWhichNobodyHoldsTheStateEndsAtOnce) {

@@ -9,17 +9,18 @@
 #include "gradwire/base/strings.h"
 #include "gradwire/process_group/hybrid/hybrid_group.h"
 #include "gradwire/process_group/network_payload.h"
+#include "gradwire/process_group/outer_ranks_internal.h"
 
 namespace gradwire::internal {
 std::shared_ptr<ProcessGroup> Failure::duplicate(const std::shared_ptr<ProcessGroup>& group) {
   std::shared_ptr<ProcessGroup> made = group->dup();
   MutexLock lock(mutex_);
-  groups_.push_back(made != nullptr ? made : group);
+  groups_.push_back({made != nullptr ? made : group, group == group_});
   return made;
 }
 
 void Failure::report(std::exception_ptr error, const std::string& where) {
-  std::vector<std::shared_ptr<ProcessGroup>> groups;
+  std::vector<Aborted> groups;
   {
     MutexLock lock(mutex_);
     if (first_ != nullptr) return;
@@ -28,9 +29,23 @@ void Failure::report(std::exception_ptr error, const std::string& where) {
     happened_ = true;  // here, so that it holds when a second report() returns
   }
   const std::string reason =
-      concat("DistributedDataParallel on rank ", rank_, " failed in ", where, ": ", describe(error));
+      concat("DistributedDataParallel on rank ", rank(), " failed in ", where, ": ", describe(error));
   log::error(reason);
-  for (const auto& group : groups) abort_because(*group, error, reason);
+  // The ranks that `error` names may be those of another group, which a hook or the backward pass used. They are this
+  // group's where one of its duplicates has ended with the same ranks.
+  const std::vector<int> peers = peers_of(error);
+  std::exception_ptr of_own_ranks;
+  for (const auto& [group, has_own_ranks] : groups) {
+    const std::exception_ptr end = has_own_ranks && !peers.empty() ? end_of(*group) : nullptr;
+    if (end != nullptr && peers_of(end) == peers) of_own_ranks = end;
+  }
+  for (const auto& [group, has_own_ranks] : groups) {
+    if (has_own_ranks && of_own_ranks != nullptr) {
+      abort_because(*group, of_own_ranks, reason);
+    } else {
+      group->abort(reason);
+    }
+  }
 }
 
 std::exception_ptr Failure::first() const {
@@ -48,9 +63,9 @@ std::exception_ptr Failure::for_later_pass() const {
   } catch (...) {
     // Python's exceptions bring their traceback, in more lines.
     const std::string what = describe(error);
-    return std::make_exception_ptr(AbortedError(
-        concat("DistributedDataParallel on rank ", rank_, ": an earlier pass failed (", what.substr(0, what.find('\n')),
-               "), and the object cannot be used any more; make a new one, on all ranks")));
+    return std::make_exception_ptr(AbortedError(concat(
+        "DistributedDataParallel on rank ", rank(), ": an earlier pass failed (", what.substr(0, what.find('\n')),
+        "), and the object cannot be used any more; make a new one, on all ranks")));
   }
 }
 
@@ -63,7 +78,7 @@ std::uint64_t Failure::payload_bytes() const {
   MutexLock lock(mutex_);
   std::uint64_t bytes = 0;
   // Hooks that run between hosts only are counted between hosts.
-  for (const auto& group : groups_) bytes += network_payload_bytes(*group);
+  for (const Aborted& each : groups_) bytes += network_payload_bytes(*each.group);
   return bytes;
 }
 

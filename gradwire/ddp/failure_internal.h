@@ -8,6 +8,7 @@
 #include <exception>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gradwire/base/mutex.h"
@@ -19,7 +20,8 @@ namespace gradwire::internal {
 // other ranks get the error too. Thread-safe. Only duplicate() waits for other ranks.
 class Failure final {
  public:
-  explicit Failure(int rank) : rank_(rank) {}
+  // `group`: the one of the DDP object.
+  explicit Failure(std::shared_ptr<ProcessGroup> group) : group_(std::move(group)) {}
 
   // Returns a duplicate of `group`, or null when `group` cannot be duplicated. Collective. From now on a failure aborts
   // the duplicate. Without a duplicate a failure aborts `group` itself: the group's sequence of calls would differ from
@@ -43,11 +45,18 @@ class Failure final {
   std::uint64_t payload_bytes() const GRADWIRE_EXCLUDES(mutex_);
 
  private:
-  const int rank_;
+  struct Aborted {
+    std::shared_ptr<ProcessGroup> group;
+    bool has_own_ranks = false;  // the ranks of group_, with their numbers
+  };
+
+  int rank() const { return group_->rank(); }
+
+  const std::shared_ptr<ProcessGroup> group_;
   std::atomic<bool> happened_{false};
   mutable Mutex mutex_;
   std::exception_ptr first_ GRADWIRE_GUARDED_BY(mutex_);
-  std::vector<std::shared_ptr<ProcessGroup>> groups_ GRADWIRE_GUARDED_BY(mutex_);
+  std::vector<Aborted> groups_ GRADWIRE_GUARDED_BY(mutex_);
 };
 
 }  // namespace gradwire::internal

@@ -61,7 +61,7 @@ Reducer::Reducer(std::vector<NamedTensor> parameters, std::shared_ptr<ProcessGro
       group_(std::move(group)),
       alone_(group_->size() == 1 && is_ours(*group_)),
       calls_(this, group_->rank()),
-      failure_(group_->rank()),
+      failure_(group_),
       store_(parameters, options_.bucket_dtype),
       intake_(store_, iteration_, options_.graph,
               {.keeps_views = options_.gradient_as_bucket_view,

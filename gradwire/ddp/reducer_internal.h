@@ -140,7 +140,7 @@ class Reducer final : public std::enable_shared_from_this<Reducer>, public Delay
   std::uint64_t payload_bytes() const { return failure_.payload_bytes(); }
   void report(DdpLoggingData& data) const;
   // The error with which this object has ended; null: it has not.
-  std::exception_ptr error() const { return failure_.for_later_pass(); }
+  std::exception_ptr error() const { return failure_.first(); }
 
  private:
   void make_control() GRADWIRE_REQUIRES(mutex_);

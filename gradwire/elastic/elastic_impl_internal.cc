@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <chrono>
 #include <optional>
 #include <span>
@@ -128,7 +129,10 @@ ElasticEnd Elastic::Impl::run(std::int64_t steps, const std::function<void(const
       }
     } catch (const std::exception& error) {
       give_up_epoch(describe(error));
-      if (!ends_epoch(error) && !is_of_a_newcomer(error, member.epoch())) throw;
+      if (!ends_epoch(error) && !is_of_a_newcomer(error, member.epoch())) {
+        member.fails();
+        throw;
+      }
       continue;
     }
     give_up_epoch("");
@@ -229,6 +233,7 @@ bool Elastic::Impl::stops_here(Member& member) const {
 
 Elastic::Impl::Stop Elastic::Impl::train(Member& member, std::int64_t steps,
                                          const std::function<void(const ElasticStep&)>& step) {
+  const std::int64_t begun = counted_;
   while (counted_ < steps) {
     if (wants_to_leave() && !std::exchange(asked_to_leave_, true)) member.ask_to_leave();
     if (stops_here(member)) {
@@ -237,6 +242,8 @@ Elastic::Impl::Stop Elastic::Impl::train(Member& member, std::int64_t steps,
     }
     if (can_follow()) guides_.look(member, state_, counted_, std::chrono::microseconds(own_us_));
     do_step({counted_, group_->rank(), group_->size(), member.epoch().number}, step);
+    const bool tells = group_->rank() == 0 && std::has_single_bit(static_cast<std::uint64_t>(counted_ - begun));
+    if (tells) member.reached(counted_);
     look_for_slow_members(member);
   }
   if (state_.separate_workers() != nullptr) state_.separate_workers()->settle();
@@ -265,6 +272,10 @@ void Elastic::Impl::require_one_separate_step() const {
                                " steps; call its step() once in each call of the step function"));
 }
 
+void Elastic::Impl::require_cores_well() const {
+  for (const DdpCore* const core : state_.cores()) core->require_well();
+}
+
 void Elastic::Impl::do_step(const ElasticStep& at, const std::function<void(const ElasticStep&)>& step) {
   state_.begin_step();
   in_step_ = true;
@@ -272,9 +283,15 @@ void Elastic::Impl::do_step(const ElasticStep& at, const std::function<void(cons
   if (options_.seed) seed_generator(*options_.seed, at);
   guides_.begin_step(counted_);
   const internal::WaitClock clock;
-  step(at);
+  try {
+    step(at);
+  } catch (const AbortedError&) {
+    // It may quote an exception of the program, which would come again and again if the step were done again.
+    require_cores_well();
+    throw;
+  }
   // A step may have caught the error, as loops do that leave out a bad batch.
-  for (const DdpCore* const core : state_.cores()) core->require_well();
+  require_cores_well();
   own_us_ = clock.own_nanoseconds() / 1000;
   guides_.end_step();
   in_step_ = false;

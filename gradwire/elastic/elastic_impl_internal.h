@@ -46,6 +46,8 @@ class Elastic::Impl {
   bool enter(membership::Member& member);
   Stop train(membership::Member& member, std::int64_t steps, const std::function<void(const ElasticStep&)>& step);
   bool stops_here(membership::Member& member) const;
+  // Throws the error with which one of the DDP objects has ended: the first, as it was.
+  void require_cores_well() const;
   void do_step(const ElasticStep& at, const std::function<void(const ElasticStep&)>& step);
   void hand_over(membership::Member& member);
   void require_one_separate_step() const;

@@ -7,9 +7,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
 #include <cctype>
 #include <mutex>
 #include <span>
+#include <stdexcept>
 
 #include "gradwire/elastic/elastic_test_support.h"
 #include "gradwire/hooks/registry.h"
@@ -113,6 +115,9 @@ TEST(ElasticTest, WithoutFailuresTheJobIsTheSerialProgram) {
     EXPECT_EQ(members[i].end, ElasticEnd::finished);
     expect_equal_bits(members[i].parameters, expected, concat("member ", i));
   }
+  // The launchers know how far it came, although there was one epoch.
+  const auto reached = static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(kSteps)));
+  EXPECT_EQ(membership::course_in_journal(job.journal()).furthest_step(), reached);
 }
 
 // World 3 loses one, goes on at 2, and grows to 3 again.
@@ -414,6 +419,44 @@ TEST(ElasticTest, AStepThatNoMemberCountedIsDoneAgain) {
   for (const auto& end : ends) expect_equal_bits(end, serial_parameters(std::vector<int>(kSteps, 2)), "a member");
 }
 
+// A module whose backward pass may throw an exception of the program.
+struct FailingImpl : torch::nn::Module {
+  FailingImpl() : net(register_module("net", Mlp())) {}
+  at::Tensor forward(const at::Tensor& x) {
+    const at::Tensor inner = net(x);
+    if (fails) inner.register_hook([](const at::Tensor&) { throw std::logic_error("a bad sample"); });
+    return inner * 1;
+  }
+  bool fails = false;
+  Mlp net;
+};
+TORCH_MODULE(Failing);
+
+// Done again, the step would fail again, for ever.
+TEST(ElasticTest, AnExceptionOfTheProgramThatTheStepHasCaughtEndsTheMember) {
+  for (const bool goes_on_in_the_step : {false, true}) {
+    ElasticJob job({.min = 1, .max = 1, .first = 1});
+    Elastic elastic(job.options());
+    DdpOptions options;
+    options.process_group = elastic.group();
+    Failing net;
+    DistributedDataParallel ddp(net, options);
+    elastic.add(ddp);
+    int calls = 0;
+    const auto step = [&](const ElasticStep& at) {
+      if (++calls > 2 * kSteps) throw Killed();
+      net->fails = at.step == 3;
+      try {
+        loss_of(ddp(samples(at))).backward();
+      } catch (const std::logic_error&) {
+      }
+      if (goes_on_in_the_step) ddp(samples(at));
+    };
+    EXPECT_THROW(elastic.run(kSteps, step), std::logic_error);
+    EXPECT_EQ(calls, 4);
+  }
+}
+
 // A member changed parameters, and then its step failed: its state is neither the one before nor the one after.
 TEST(ElasticTest, AMemberThatChangedParametersInABrokenStepTakesTheStateOfAnother) {
   std::atomic<int> broken{0};
@@ -570,6 +613,26 @@ TEST(ElasticTest, MembersWithoutTheStateOfTheJobSaySo) {
   members.join();
   const MemberResult next = run_member(job.options(), kSteps, "", {});
   EXPECT_NE(next.error.find("no member holds the state of the job"), std::string::npos) << next.error;
+}
+
+// An exception ends a process as a signal does, and members that fail again and again at one step end the job.
+TEST(ElasticTest, AMemberWhoseProgramFailsIsOneOfTheDead) {
+  ElasticJob job({.min = 2, .max = 2, .first = 2});
+  Members members;
+  members.start(job.options(), kSteps);
+  const auto row = [&] { return membership::course_in_journal(job.journal()).deaths_in_a_row(); };
+  // The second fails at the step with which its epoch has begun.
+  for (int failures = 0; failures < 2; ++failures) {
+    EXPECT_TRUE(run_member(job.options(), kSteps, "", [](Elastic&, const ElasticStep& at) {
+                  if (at.step == 3) throw Killed();
+                }).killed);
+  }
+  job.decided(membership::lost_key(2));
+  EXPECT_EQ(row(), 1);
+  members.start(job.options(), kSteps);
+  members.join();
+  EXPECT_EQ(members[0].error, "");
+  EXPECT_EQ(row(), 0) << "the job has come further";
 }
 
 // It leaves although there never is an epoch, or a coordinator.

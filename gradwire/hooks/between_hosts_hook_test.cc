@@ -227,6 +227,31 @@ TEST(BetweenHostsHook, TheRanksThatAreLeftNameTheOneThatIsGoneInTheNumbersOfTheW
   }
 }
 
+// A hook may call another group, whose ranks have other numbers.
+TEST(HybridUnderDdp, ARankThatFailsInAnotherGroupIsNamedItself) {
+  run_ranks({"threads"}, 4, [](int rank, const std::shared_ptr<ProcessGroup>& flat) {
+    const auto group = test_support::on_hosts(flat, "0011");
+    Zoo zoo;
+    DdpOptions options;
+    options.process_group = group;
+    options.lanes = 2;
+    options.bucket_cap_mb = 1e-6;
+    DistributedDataParallel ddp(zoo, options);
+    ddp.register_comm_hook(make_comm_hook([rank](GradBucket& bucket) {
+      if (rank == 2) throw PeerError("rank 1 of a group of two has died", {1});
+      bucket.group().all_reduce({bucket.buffer()})->wait();
+      return bucket.buffer();
+    }));
+    try {
+      ddp(rank, 0).backward();
+      ADD_FAILURE() << "rank 2 fails";
+    } catch (const PeerError& error) {
+      EXPECT_EQ(error.peers(), std::vector<int>{rank == 2 ? 1 : 2}) << "rank " << rank << ": " << error.what();
+    }
+    flat->barrier()->wait();
+  });
+}
+
 TEST(BetweenHostsHook, TraitsAndMemoryAreTheInnerHooks) {
   const auto inner = make_comm_hook([](GradBucket& bucket) { return bucket.buffer(); });
   EXPECT_EQ(make_between_hosts_hook(inner)->traits().name, inner->traits().name);

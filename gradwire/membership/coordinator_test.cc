@@ -695,6 +695,13 @@ TEST_F(CoordinatorTest, MembersThatWaitLearnThatNobodyHoldsTheState) {
   } catch (const PeerError& error) {
     EXPECT_STREQ(error.what(), told.what());
   }
+  // For its launcher, which may have joined since the other one told it, and read the log from there on.
+  EventLog log(store_);
+  int told_again = 0;
+  std::optional<std::string> text;
+  for (std::int64_t event = 1; (text = log.read(event, Milliseconds(0))); ++event)
+    told_again += *text == to_text(StateLost{waits->number(), 1}) ? 1 : 0;
+  EXPECT_EQ(told_again, 1);
   stop = true;
   server.join();
   EXPECT_FALSE(first->job_has_finished());

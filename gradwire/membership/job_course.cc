@@ -9,10 +9,9 @@ namespace gradwire::membership {
 void JobCourse::add(const Event& event) {
   if (const auto* began = std::get_if<Began>(&event)) {
     begun_.insert(began->member);
-    if (began->step > furthest_step_) {
-      furthest_step_ = began->step;
-      deaths_in_a_row_ = 0;
-    }
+    come_to(began->step);
+  } else if (const auto* reached = std::get_if<Reached>(&event)) {
+    come_to(reached->step);
   } else if (const auto* died = std::get_if<Died>(&event)) {
     if (begun_.erase(died->member) != 0) ++deaths_in_a_row_;
   } else if (const auto* left = std::get_if<Left>(&event)) {
@@ -22,6 +21,12 @@ void JobCourse::add(const Event& event) {
   } else if (std::holds_alternative<StateLost>(event)) {
     has_lost_state_ = !has_finished_;
   }
+}
+
+void JobCourse::come_to(std::int64_t step) {
+  if (step <= furthest_step_) return;
+  furthest_step_ = step;
+  deaths_in_a_row_ = 0;
 }
 
 }  // namespace gradwire::membership

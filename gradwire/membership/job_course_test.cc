@@ -26,6 +26,17 @@ TEST(JobCourseTest, DeathsInARowCountUntilTheJobComesFurther) {
   EXPECT_EQ(course_of(events).deaths_in_a_row(), 0);
 }
 
+// A death at the beginning, then an epoch of many steps: the next death is not another one at the same step.
+TEST(JobCourseTest, AJobComesFurtherWithinAnEpochToo) {
+  std::vector<Event> events{Began{1, 1, 0}, Began{2, 1, 0}, Died{1, "ended"}, Began{2, 2, 0}, Reached{2, 2, 1}};
+  EXPECT_EQ(course_of(events).deaths_in_a_row(), 0);
+  events.insert(events.end(), {Reached{2, 2, 2}, Reached{2, 2, 4}, Died{2, "ended"}});
+  EXPECT_EQ(course_of(events).furthest_step(), 4);
+  EXPECT_EQ(course_of(events).deaths_in_a_row(), 1);
+  events.insert(events.end(), {Began{3, 3, 0}, Reached{3, 3, 1}, Died{3, "ended"}});
+  EXPECT_EQ(course_of(events).deaths_in_a_row(), 2) << "it was at step 4 already";
+}
+
 TEST(JobCourseTest, AProcessThatHasBegunNoStepOrHasLeftIsNoDeathInTheRow) {
   EXPECT_EQ(course_of({Began{1, 1, 5}, Died{2, "ended"}, Left{1}, Died{1, "ended"}}).deaths_in_a_row(), 0);
   EXPECT_EQ(course_of({Began{1, 1, 5}, Died{1, "ended"}, Died{1, "was not heard of"}}).deaths_in_a_row(), 1);

@@ -157,7 +157,10 @@ std::optional<Epoch> Member::meet() {
     Epoch epoch = epoch_of(*text);
     ++next_;
     if (epoch.finished || epoch.lost) out_ = true;
-    if (epoch.lost) throw state_is_lost_error();
+    if (epoch.lost) {
+      tell_late_launcher(epoch.number - 1);
+      throw state_is_lost_error();
+    }
     if (epoch.finished) {
       job_has_finished_ = true;
       return std::nullopt;
@@ -233,6 +236,8 @@ int Member::rank() const {
 
 void Member::began(std::int64_t step) { log_.append(Began{number_, epoch_.number, step}); }
 
+void Member::reached(std::int64_t step) { log_.append(Reached{number_, epoch_.number, step}); }
+
 bool Member::stops_before(std::int64_t step, std::int64_t boundary) {
   if (!change_wanted_) {
     const std::string key = change_key(epoch_.number);
@@ -279,6 +284,8 @@ void Member::leave(EventLog& log) {
   out_ = true;
   if (next_ == 0) {
     give_up_joining(log);
+  } else if (fails_) {
+    log.append(Died{number_, "failed"});
   } else if (waits_) {
     log.append(Died{number_, "left while it waited"});
   } else {
@@ -291,6 +298,15 @@ void Member::done() { end_job(Done{number_}, "has finished"); }
 PeerError Member::state_is_lost() {
   end_job(StateLost{number_, epoch_.number}, "has lost its state");
   return state_is_lost_error();
+}
+
+// A host that has joined since then reads the log from there on.
+void Member::tell_late_launcher(std::int64_t epoch) const noexcept {
+  try {
+    EventLog(without_patience(store_)).append(StateLost{number_, epoch});
+  } catch (const std::exception& error) {
+    log::info(concat("a member could not repeat that its elastic job has lost its state: ", error.what()));
+  }
 }
 
 void Member::end_job(const Event& last, const char* what) {

@@ -62,6 +62,8 @@ class Member {
 
   // Tells that this member holds the job's state and begins `step` as its first step in this epoch.
   void began(std::int64_t step);
+  // Tells that the step before `step` was counted. For the first member of the epoch, of some steps of it (Reached).
+  void reached(std::int64_t step);
   // The members of an epoch stop at the same step boundary when the coordinator asks for it, so that no step is broken
   // off. Each calls stops_before() at the boundary before each step, with the step's number. Returns whether this
   // member stops now, and calls meet() instead of the step. No member is further than the step that the slowest one
@@ -100,6 +102,9 @@ class Member {
   // Leaves for good. A member that has not learned of its next epoch may be in one that was just decided, so it leaves
   // as one that has died: the others of that epoch are told.
   void leave();
+  // This member's program has failed: when this object goes, the member leaves as one that has died, so that launchers
+  // count it among the deaths.
+  void fails() noexcept { fails_ = true; }
   // Tells that all members of this epoch have counted the last step, and waits until the coordinator has written that
   // down. This member is no longer one. Throws nothing: when the coordinator or the store is gone, it warns after
   // 10 s, whatever the patience of the store.
@@ -114,6 +119,8 @@ class Member {
   // Where a log is given, it is the job's, with or without patience.
   void give_up_joining(EventLog& log) noexcept;
   void leave(EventLog& log);
+  // Says again that the members of `epoch` have found that nobody holds the state.
+  void tell_late_launcher(std::int64_t epoch) const noexcept;
   // Tells `last`, which ends the job, and waits as done() says. `what` the coordinator has to write down: for the log.
   void end_job(const Event& last, const char* what);
   // The value of the key that `key` names; nothing when this member was dropped, or `gives_up` ended the wait.
@@ -143,6 +150,7 @@ class Member {
   std::optional<std::int64_t> stop_;  // the boundary at which this epoch stops, once this member knows it
   bool waits_ = true;                 // for an epoch that it has not learned of yet
   bool job_has_finished_ = false;
+  bool fails_ = false;
   bool out_ = false;  // left, done or refused
 };
 

@@ -56,6 +56,7 @@ struct Writer {
   std::string operator()(const Leaving& e) const { return concat("leaving\t", e.member); }
   std::string operator()(const Left& e) const { return concat("left\t", e.member); }
   std::string operator()(const Began& e) const { return concat("began\t", e.member, "\t", e.epoch, "\t", e.step); }
+  std::string operator()(const Reached& e) const { return concat("reached\t", e.member, "\t", e.epoch, "\t", e.step); }
   std::string operator()(const Done& e) const { return concat("done\t", e.member); }
   std::string operator()(const StateLost& e) const { return concat("state lost\t", e.member, "\t", e.epoch); }
   std::string operator()(const Died& e) const { return concat("died\t", e.member, "\t", clean(e.how)); }
@@ -89,6 +90,7 @@ Event event_of(const std::string& text) {
   if (kind == "leaving") return Leaving{member()};
   if (kind == "left") return Left{member()};
   if (kind == "began") return Began{member(), number(fields, 2, text), number(fields, 3, text)};
+  if (kind == "reached") return Reached{member(), number(fields, 2, text), number(fields, 3, text)};
   if (kind == "done") return Done{member()};
   if (kind == "state lost") return StateLost{member(), number(fields, 2, text)};
   if (kind == "died" && fields.size() == 3) return Died{member(), fields[2]};

@@ -60,6 +60,13 @@ struct Began {
   std::int64_t epoch = 0;
   std::int64_t step = 0;
 };
+// The first member of an epoch has counted the step before `step`, so the job has come so far, also where the epoch
+// never ends. It says so of the first step of the epoch, the second, the fourth, the eighth and so on.
+struct Reached {
+  std::int64_t member = 0;
+  std::int64_t epoch = 0;
+  std::int64_t step = 0;
+};
 // The member has counted the last step, and so have all members of its epoch.
 struct Done {
   std::int64_t member = 0;
@@ -99,7 +106,7 @@ struct StoreRestored {};
 
 // Any of the above.
 using Event = std::variant<Joined, Ready, Leaving, Left, Began, Done, Died, Hurry, Slow, StoreRestored, CaughtUp,
-                           CannotFollow, Unreachable, StateLost>;
+                           CannotFollow, Unreachable, StateLost, Reached>;
 
 // One line of text without its end. Tabs and line ends within a field become spaces.
 std::string to_text(const Event& event);

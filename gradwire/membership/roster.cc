@@ -77,6 +77,7 @@ class Decider {
     roster_.begun = true;
     if (Roster::Entry* const entry = known(event.member); entry != nullptr) entry->had_state = true;
   }
+  void operator()(const Reached&) {}  // for launchers
   void operator()(const Done& event) {
     if (known(event.member) == nullptr || roster_.is_over()) return;
     roster_.finished = true;

@@ -296,6 +296,10 @@ TEST(RosterTest, TextsComeBackAsTheyWere) {
   const auto follower = std::get<Joined>(event_of(to_text(Joined{"identity", "1.0", "program", "", true})));
   EXPECT_TRUE(follower.follows);
   EXPECT_EQ(follower.host, "");
+  const auto reached = std::get<Reached>(event_of(to_text(Reached{5, 6, 7})));
+  EXPECT_EQ(reached.member, 5);
+  EXPECT_EQ(reached.epoch, 6);
+  EXPECT_EQ(reached.step, 7);
   const auto lost = std::get<StateLost>(event_of(to_text(StateLost{5, 6})));
   EXPECT_EQ(lost.member, 5);
   EXPECT_EQ(lost.epoch, 6);

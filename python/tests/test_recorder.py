@@ -122,7 +122,7 @@ def test_a_program_that_says_nothing_has_all_its_steps(tmp_path, lanes):
         calls = [event for event in rank.of_kind(recorded.CALL) if event.step == STEPS - 1 and event.bucket is not None]
         assert [call.name for call in calls] == ["all_reduce"] * len(buckets)
         assert rank.total.loss is None, "no loss was told"
-        assert rank.has_buckets() and not rank.is_of_pytorchs_ddp()
+        assert rank.has_buckets() and not rank.lacks_buckets()
 
 
 def test_a_program_may_tell_its_loss_and_its_steps(tmp_path):
@@ -142,7 +142,7 @@ def test_pytorchs_own_ddp_has_its_steps_and_collectives(tmp_path, kind, static):
     for rank in run(tmp_path, text):
         steps = rank.of_kind(recorded.STEP)
         assert [event.step for event in steps] == list(range(STEPS)) and rank.total.steps == STEPS
-        assert rank.is_of_pytorchs_ddp() and not rank.has_buckets()
+        assert rank.lacks_buckets() and not rank.has_buckets()
         for event in steps:
             assert event.begin == event.times[0] < event.times[1] < event.times[2] < event.times[3] <= event.end
         for one, following in zip(steps, steps[1:]):

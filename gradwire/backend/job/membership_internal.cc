@@ -22,6 +22,8 @@ namespace gradwire::internal {
 namespace {
 
 constexpr Milliseconds kLook{200};
+// While they wait, all ranks look for the dead, each at others: one look of each rank at all would be too much for the
+// store.
 constexpr int kRanksInALook = 16;
 // How long a rank stays for others to hear of a failure.
 constexpr Milliseconds kHearing{5000};
@@ -41,13 +43,13 @@ std::string peek(Store& store, const std::string& key) {
 }
 
 std::string claim_key(int rank) { return concat("rank/", rank); }
+std::string heard_key(int rank) { return concat("heard/", rank); }
 std::string left_key(int rank) { return concat("left/", rank); }
 
-// Of kRanksInALook ranks from `first` on, after the last of which comes rank 0, those that have certainly ended. All
-// ranks look, each at others: one look of each rank at all would be too much for the store.
-std::vector<int> dead_ranks(Store& store, int first, int world_size) {
+// Of `count` ranks from `first` on, after the last of which comes rank 0, those that have certainly ended.
+std::vector<int> dead_ranks(Store& store, int first, int count, int world_size) {
   std::vector<int> dead;
-  for (int i = 0; i < std::min(kRanksInALook, world_size); ++i) {
+  for (int i = 0; i < count; ++i) {
     const int rank = (first + i) % world_size;
     const std::string claim = peek(store, claim_key(rank));
     if (!claim.empty() && !may_be_alive(claim)) dead.push_back(rank);
@@ -120,8 +122,9 @@ Membership::~Membership() {
 
 bool Membership::join(Store& store, int world_size, Milliseconds timeout) {
   std::string before = peek(store, kOutcome);
-  // Ranks that died since have perhaps failed and ended in between: then the generation has an outcome.
-  if (before.empty() && !dead_ranks(store, rank_, world_size).empty())
+  // At all of them: a dead rank that is found later is one of this generation. Ranks that died since have perhaps
+  // failed and ended in between: then the generation has an outcome.
+  if (before.empty() && !dead_ranks(store, 0, world_size, world_size).empty())
     before = store.compare_set(kOutcome, "", kAbandoned);
   if (!before.empty()) {
     refuse_late(store, before, world_size);
@@ -160,7 +163,12 @@ void Membership::let_all_hear(Store& store, int world_size, bool all_stay) {
     std::int64_t awaited = std::max<std::int64_t>(store.add("came", 0), world_size);
     const std::string more = world_size > 0 ? peek(store, kExpected) : "";
     if (!more.empty()) awaited = std::max(awaited, stored_number(kExpected, more));
-    awaited -= static_cast<std::int64_t>(dead_ranks(store, rank_, static_cast<int>(awaited)).size());
+    store.set(heard_key(rank_), "1");
+    std::vector<int> dead = dead_ranks(store, rank_, static_cast<int>(std::min<std::int64_t>(kRanksInALook, awaited)),
+                                       static_cast<int>(awaited));
+    // Those that heard of it before they ended are among the ranks that have heard.
+    std::erase_if(dead, [&](int rank) { return !peek(store, heard_key(rank)).empty(); });
+    awaited -= static_cast<std::int64_t>(dead.size());
     if (store.add("heard", 1) >= awaited) store.set(all, "1");
     if (rank_ == 0 || all_stay) store.wait(std::span(&all, 1), kHearing);
   } catch (const TimeoutError&) {  // some died, or are late
@@ -252,15 +260,18 @@ std::string Membership::await_outcome(Store& store, int world_size, Milliseconds
         store.compare_set(kOutcome, "", concat(kLost, rank_, ":rank ", rank_, " gave up: ", error.what()));
         throw;
       }
-      for (const int rank : dead_ranks(store, std::exchange(next, (next + kRanksInALook) % world_size), world_size)) {
+      const int count = std::min(kRanksInALook, world_size);
+      for (const int rank : dead_ranks(store, std::exchange(next, (next + count) % world_size), count, world_size)) {
         store.compare_set(kOutcome, "",
                           concat(kLost, rank, ":rank ", rank, " (", describe_process(peek(store, claim_key(rank))),
                                  ") ended while the others waited for all to be there"));
       }
       if (!deadline.expired() || !peek(store, kOutcome).empty()) continue;
       const std::vector<int> missing = missing_ranks(store, world_size);
-      const std::string what =
-          concat(name_ranks(missing), " of ", world_size, " did not come within ", timeout.count(), " ms");
+      // A rank says who it is first.
+      const std::string who = missing.empty() ? concat("of ", world_size, " ranks, all of which said who they are, one")
+                                              : concat(name_ranks(missing), " of ", world_size);
+      const std::string what = concat(who, " did not come within ", timeout.count(), " ms");
       store.compare_set(kOutcome, "", concat(kLate, gradwire::join(missing, ","), ":rank ", rank_, ": ", what));
       throw TimeoutError(concat("rendezvous: rank ", rank_, ": ", what), missing);
     }

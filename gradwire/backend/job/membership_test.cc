@@ -229,6 +229,79 @@ TEST(Membership, AfterADeathRankZeroStaysUntilTheOthersHaveHeard) {
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(3)) << "rank 1 was waited for";
 }
 
+// A store whose calls wait while it is held.
+class HeldStore final : public ForwardingStore {
+ public:
+  explicit HeldStore(std::shared_ptr<Store> store) : ForwardingStore(std::move(store)) {}
+  void hold(bool held) {
+    held_ = held;
+    held_.notify_all();
+  }
+  std::shared_ptr<Store> clone() override { return underlying()->clone(); }
+
+ private:
+  void forward(const std::function<void(Store&)>& call) override {
+    held_.wait(true);
+    call(*underlying());
+  }
+
+  std::atomic<bool> held_{false};
+};
+
+// Rank 2 hears of a death and ends, before rank 0 hears of it: it counts once.
+TEST(Membership, ARankThatHasHeardAndEndedDoesNotStandForOneThatHasNotHeard) {
+  std::atomic<bool> ended{false};
+  const auto store = std::make_shared<HashStore>();
+  const auto of_zero = std::make_shared<HeldStore>(store);
+  WaitingProcess one;
+  store->set("g0/rank/1", one.name);
+  store->add("g0/came", 1);
+  const auto comes = [](const std::shared_ptr<Store>& through, int rank) {
+    EXPECT_THROW(Membership(through, rank, 4, std::chrono::minutes(1)), PeerError) << "rank " << rank;
+  };
+  const auto await = [&](const std::string& key) { store->wait(std::span(&key, 1), std::chrono::minutes(1)); };
+  std::thread zero([&] {
+    comes(of_zero, 0);
+    ended = true;
+  });
+  await("g0/rank/0");
+  of_zero->hold(true);
+  std::thread two([&] { comes(store, 2); });
+  await("g0/rank/2");
+  one.kill();
+  two.join();
+  store->set("g0/rank/2", test_support::ended_process());
+  of_zero->hold(false);
+  std::this_thread::sleep_for(Milliseconds(300));
+  EXPECT_FALSE(ended) << "rank 3 has not come yet";
+  comes(store, 3);
+  zero.join();
+}
+
+// Far from the numbers of those that come first.
+TEST(Membership, ARankThatDiedInAnEarlierJobIsNoneOfThisOne) {
+  const auto store = std::make_shared<HashStore>();
+  store->set("g0/rank/30", test_support::ended_process());
+  try {
+    const Membership membership(store, 0, 40, Milliseconds(1500));
+    ADD_FAILURE() << "it is alone";
+  } catch (const TimeoutError& error) {
+    EXPECT_EQ(error.peers().size(), 39U) << error.what();
+  }
+}
+
+TEST(Membership, ARankThatStopsOnItsWayIsToldOf) {
+  const auto store = std::make_shared<HashStore>();
+  store->set("g0/rank/1", process_identity());
+  try {
+    const Membership membership(store, 0, 2, Milliseconds(300));
+    ADD_FAILURE() << "rank 1 has not come";
+  } catch (const TimeoutError& error) {
+    EXPECT_EQ(std::string(error.what()),
+              "rendezvous: rank 0: of 2 ranks, all of which said who they are, one did not come within 300 ms");
+  }
+}
+
 TEST(Membership, RankZeroStaysUntilTheOthersHaveLeft) {
   const auto store = std::make_shared<HashStore>();
   std::unique_ptr<Membership> other;

@@ -285,11 +285,21 @@ void HybridGroup::abort(const std::string& reason) {
   state_->duplicates.abort_all(*this, reason);
 }
 
+std::exception_ptr HybridGroup::end() const {
+  MutexLock lock(state_->mutex);
+  return state_->error;
+}
+
 void HybridGroup::abort_because(const std::exception_ptr& error, const std::string& reason) {
   if (!internal::is_about_peers(error) || internal::peers_of(error).empty()) return abort(reason);
   if (!state_->owner.is_current()) return;
   fail(error, reason);
   state_->duplicates.abort_all(*this, reason);
+}
+
+std::exception_ptr end_of(const ProcessGroup& group) {
+  const auto* const hybrid = dynamic_cast<const HybridGroup*>(&group);
+  return hybrid == nullptr ? nullptr : hybrid->end();
 }
 
 void abort_because(ProcessGroup& group, const std::exception_ptr& error, const std::string& reason) {

@@ -88,7 +88,8 @@ class HybridGroup final : public CallGroup, public Closable, public DeviceStager
   bool stages_devices() const override;
   bool multiplies_as_it_sums() const override { return true; }  // within the host
   void abort(const std::string& reason) override;
-  // As abort_because() says.
+  // As end_of() and abort_because() say.
+  std::exception_ptr end() const;
   void abort_because(const std::exception_ptr& error, const std::string& reason);
   void shutdown() override;
   bool is_open() const override;
@@ -170,6 +171,10 @@ class HybridGroup final : public CallGroup, public Closable, public DeviceStager
   const std::shared_ptr<State> state_;                   // the first error, duplicates; messages know it too
   const std::unique_ptr<internal::OrderedCalls> calls_;  // goes first: its worker uses the groups
 };
+
+// Returns the error with which `group` has ended, where it is a HybridGroup; null where it has not ended, and for any
+// other group.
+std::exception_ptr end_of(const ProcessGroup& group);
 
 // Ends `group`, as ProcessGroup::abort(), because of `error`, whose peers() are ranks of `group`. Where the group is a
 // HybridGroup, and `error` names ranks at fault, the other ranks get these ranks in their errors, and not this rank.

@@ -112,7 +112,7 @@ def draw_step(ranks: Sequence[RankRecord]) -> str | None:
     add_legend(svg, [(COLOURS[colour], words) for colour, words in legend], TITLE)
     height = float(TITLE + LEGEND)
     height += add_gantt(svg, rows, max(event.end for _, event in events) - begin, height + 4)
-    said = [NO_BUCKETS] if any(rank.is_of_pytorchs_ddp() for rank in shown) else []
+    said = [NO_BUCKETS] if any(rank.lacks_buckets() for rank in shown) else []
     height += add_words(svg, said + left_out([rank for rank in ranks if rank.total.steps], shown), height)
     return finished(svg, height)
 

@@ -22,7 +22,7 @@ SHOWN_RANKS = COLOURS  # in charts that have a curve or a part for each rank
 SHOWN_STEPS = 4
 SLOW = 1.2  # so many times the median's computing is named
 CLOCKS_DIFFER = 60.0  # seconds, of two hosts at most, as in a diagnosis
-NO_BUCKETS = "PyTorch's DistributedDataParallel tells of no buckets and hooks; that of gradwire does."
+NO_BUCKETS = "PyTorch's DistributedDataParallel tells of no buckets and hooks, and that of gradwire has none where it has one rank alone."
 
 
 def add_record_sections(main: Element, folder: str, ranks: Sequence[RankRecord]) -> None:
@@ -100,7 +100,7 @@ def add_overview(main: Element, folder: str, ranks: Sequence[RankRecord]) -> Non
                 "of an earlier job.",
                 class_="note",
             )
-    if any(rank.is_of_pytorchs_ddp() for rank in ranks):
+    if any(rank.lacks_buckets() for rank in ranks):
         add(part, "p", NO_BUCKETS, class_="note")
     lost = sum(rank.lost for rank in ranks)
     if lost:

@@ -119,7 +119,7 @@ class RankRecord:
         """Whether reductions of buckets were recorded: PyTorch's DistributedDataParallel tells of none, and of no hooks."""
         return self.total.hook > 0 or any(event.kind == BUCKET for event in self.events)
 
-    def is_of_pytorchs_ddp(self) -> bool:
+    def lacks_buckets(self) -> bool:
         """Whether averages were recorded, and no buckets."""
         return self.total.wait > 0 and not self.has_buckets()
 
