@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "binding.h"
+#include "caller_frame.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/process_group/process_group.h"
