@@ -148,25 +148,26 @@ DdpCore::DdpCore(std::shared_ptr<torch::nn::Module> module, DdpOptions options) 
   p.trained = std::move(trained);
   p.tuned = std::move(tuned);
   p.make_reducer();
-  if (p.options.init_sync) {
-    const bool with_buffers = p.options.broadcast_buffers || p.options.forward_sync_buffers;
-    std::vector<NamedTensor> compared = parameters;
-    if (with_buffers) {
-      const auto buffers =
-          without_repeats(internal::named_buffers(*p.module), p.options.parameters_and_buffers_to_ignore);
-      compared.insert(compared.end(), buffers.begin(), buffers.end());
-    }
-    // The options decide how many duplicates of the group start() makes, so they are compared first.
-    p.reducer->start_control();
-    const std::vector<c10::Device> devices = internal::devices_of(p.parameters);
-    const c10::DeviceType place = devices.empty() ? c10::DeviceType::CPU : devices.front().type();
-    internal::verify_replicas(p.reducer->control(), compared, internal::settings_of(p.options, p.tuned, place));
-    if (!devices.empty()) internal::require_no_shared_device(p.reducer->control(), devices);
-    p.start();
-    internal::broadcast_values(p.reducer->control(), p.state(with_buffers));
-    p.reducer->prepare_memory();
-  }
+  if (p.options.init_sync) p.begin_alike(parameters);
   p.reducer->attach();
+}
+
+void DdpCore::Parts::begin_alike(const std::vector<NamedTensor>& named) {
+  const bool with_buffers = options.broadcast_buffers || options.forward_sync_buffers;
+  std::vector<NamedTensor> compared = named;
+  if (with_buffers) {
+    const auto of_module = without_repeats(internal::named_buffers(*module), options.parameters_and_buffers_to_ignore);
+    compared.insert(compared.end(), of_module.begin(), of_module.end());
+  }
+  // The options decide how many duplicates of the group start() makes, so they are compared first.
+  reducer->start_control();
+  const std::vector<c10::Device> devices = internal::devices_of(parameters);
+  const c10::DeviceType place = devices.empty() ? c10::DeviceType::CPU : devices.front().type();
+  internal::verify_replicas(reducer->control(), compared, internal::settings_of(options, tuned, place));
+  if (!devices.empty()) internal::require_no_shared_device(reducer->control(), devices);
+  start();
+  internal::broadcast_values(reducer->control(), state(with_buffers));
+  reducer->prepare_memory();
 }
 
 void DdpCore::Parts::make_reducer() {
