@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include <fstream>
+#include <future>
 #include <map>
 
 #include "gradwire/base/error.h"
