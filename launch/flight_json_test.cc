@@ -25,6 +25,7 @@
 #include "gradwire/base/strings.h"
 #include "launch/launch_error.h"
 #include "launch/process_look.h"
+#include "tests/support/ranks.h"
 
 namespace gradwire::launch {
 namespace {
@@ -145,8 +146,8 @@ TEST(FlightJson, DamagedLinesAreRefusedWithTheirPlace) {
 }
 
 TEST(FlightJson, RanksThatTheLastJobDidNotHaveAreLeftOut) {
-  std::string folder = (std::filesystem::temp_directory_path() / "gradwire-flight-XXXXXX").string();
-  ASSERT_NE(::mkdtemp(folder.data()), nullptr);
+  const test_support::TemporaryFolder temporary;
+  const std::string& folder = temporary.path();
   const auto tables_of_job = [](int world, const std::string& run) {
     std::vector<RankTable> tables;
     for (int rank = 0; rank < world; ++rank) {
@@ -169,12 +170,11 @@ TEST(FlightJson, RanksThatTheLastJobDidNotHaveAreLeftOut) {
   // The launcher that began an elastic job knows nothing of the ranks that another one has brought.
   write_flight_folder(folder, tables_of_job(2, "one"));
   EXPECT_EQ(read_whole(folder).size(), 4U);
-  std::filesystem::remove_all(folder);
 }
 
 TEST(FlightJson, DamagedFilesAreLeftOut) {
-  std::string folder = (std::filesystem::temp_directory_path() / "gradwire-flight-XXXXXX").string();
-  ASSERT_NE(::mkdtemp(folder.data()), nullptr);
+  const test_support::TemporaryFolder temporary;
+  const std::string& folder = temporary.path();
   write_flight_folder(folder, {full_table(0), full_table(1), full_table(2)});
   const std::string whole = flight_lines(full_table(1));
   std::ofstream(folder + "/rank-1.jsonl") << whole.substr(0, whole.size() - 20);
@@ -190,12 +190,11 @@ TEST(FlightJson, DamagedFilesAreLeftOut) {
   EXPECT_NE(left_out[1].find("rank-2.jsonl is empty"), std::string::npos) << left_out[1];
   std::filesystem::remove(folder + "/rank-0.jsonl");
   EXPECT_THROW(read_whole(folder), LaunchError);
-  std::filesystem::remove_all(folder);
 }
 
 TEST(FlightJson, AFolderHoldsOneFileForEachRank) {
-  std::string folder = (std::filesystem::temp_directory_path() / "gradwire-flight-XXXXXX").string();
-  ASSERT_NE(::mkdtemp(folder.data()), nullptr);
+  const test_support::TemporaryFolder temporary;
+  const std::string& folder = temporary.path();
   EXPECT_THROW(read_whole(folder), LaunchError) << "empty";
   EXPECT_THROW(read_whole(folder + "/nowhere"), LaunchError);
   write_flight_folder(folder + "/new", {full_table(10), full_table(2)});
@@ -208,7 +207,6 @@ TEST(FlightJson, AFolderHoldsOneFileForEachRank) {
   std::ifstream file(folder + "/new/earlier-rank-2-pid-77.jsonl", std::ios::binary);
   const std::string earlier{std::istreambuf_iterator<char>(file), {}};
   expect_same(read_flight_lines(earlier, "here"), full_table(2));
-  std::filesystem::remove_all(folder);
 }
 
 TEST(ProcessLook, AFileThatFailsInTheMiddleOfAReadIsEmpty) {

@@ -12,6 +12,7 @@
 
 #include "gradwire/base/environment.h"
 #include "gradwire/base/strings.h"
+#include "tests/support/ranks.h"
 
 namespace gradwire::launch {
 namespace {
@@ -32,16 +33,10 @@ TEST(SourceLines, OfEachAddressTheInnermostLineOfTheProgramIsTaken) {
 class SourceLinesTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    std::string pattern = (std::filesystem::temp_directory_path() / "gradwire-lines-XXXXXX").string();
-    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
-    folder_ = pattern;
     path_ = environment("PATH").value_or("/usr/bin:/bin");
     ::setenv("PATH", concat(folder_.string(), ":", path_).c_str(), 1);
   }
-  void TearDown() override {
-    ::setenv("PATH", path_.c_str(), 1);
-    std::filesystem::remove_all(folder_);
-  }
+  void TearDown() override { ::setenv("PATH", path_.c_str(), 1); }
   // The arguments are: -a -i -f -C -e MODULE ADDRESS...
   void write_addr2line(const std::string& script) const {
     const std::filesystem::path file = folder_ / "addr2line";
@@ -68,7 +63,8 @@ class SourceLinesTest : public ::testing::Test {
   }
 
  private:
-  std::filesystem::path folder_;
+  const test_support::TemporaryFolder temporary_;
+  const std::filesystem::path folder_ = temporary_.path();
   std::string path_;
 };
 

@@ -12,4 +12,9 @@ namespace gradwire {
 // Thread-safe; reads files.
 std::string host_identity();
 
+// The parts of host_identity() without GRADWIRE_HOST: what the running kernel calls itself, and the number of this
+// process's network namespace. Empty where /proc does not say. Thread-safe; each reads a file.
+std::string boot_id();
+std::string network_namespace();
+
 }  // namespace gradwire

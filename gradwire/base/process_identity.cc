@@ -14,6 +14,7 @@
 #include <sstream>
 #include <string_view>
 
+#include "gradwire/base/host_identity.h"
 #include "gradwire/base/os_handles.h"
 #include "gradwire/base/strings.h"
 
@@ -54,7 +55,7 @@ std::optional<Stat> stat_of(const std::string& pid) {
 std::string number_space() {
   std::array<char, 64> name_space{};
   const ssize_t length = ::readlink("/proc/self/ns/pid", name_space.data(), name_space.size() - 1);
-  static const std::string boot = first_line("/proc/sys/kernel/random/boot_id").value_or("");
+  static const std::string boot = boot_id();
   return length > 0 && !boot.empty() ? concat(boot, "/", name_space.data()) : "";
 }
 

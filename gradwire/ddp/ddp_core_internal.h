@@ -68,6 +68,10 @@ struct DdpCore::Parts {
   void set_reducer(std::shared_ptr<internal::Reducer> next);
   // Makes the Reducer and what else belongs to the ranks that the group has now. Not collective.
   void make_reducer();
+  // Compares the modules and the options of all ranks, gives all modules rank 0's values, and makes the memory of the
+  // buckets. `named`: the parameters, without the ignored ones. Collective. Throws MismatchError on all ranks that
+  // differ.
+  void begin_alike(const std::vector<internal::NamedTensor>& named);
   // Makes the duplicates of the group, at the first call. Collective.
   void start();
   // In a Join: exchanges the kinds of forward of all ranks and returns the kind of the active ranks. `mine` is null on

@@ -35,6 +35,12 @@ std::vector<NamedTensor> without_repeats(const NamedTensors& tensors, const std:
   return out;
 }
 
+std::vector<at::Tensor> tensors_of(const std::vector<NamedTensor>& named) {
+  std::vector<at::Tensor> out;
+  for (const NamedTensor& item : named) out.push_back(item.tensor);
+  return out;
+}
+
 NamedTensors named_parameters(const torch::nn::Module& module) { return pairs_of(module.named_parameters()); }
 NamedTensors named_buffers(const torch::nn::Module& module) { return pairs_of(module.named_buffers()); }
 

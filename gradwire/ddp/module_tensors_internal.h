@@ -18,6 +18,9 @@ using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 // name in `ignored`.
 std::vector<NamedTensor> without_repeats(const NamedTensors& tensors, const std::vector<std::string>& ignored);
 
+// The tensors without their names.
+std::vector<at::Tensor> tensors_of(const std::vector<NamedTensor>& named);
+
 NamedTensors named_parameters(const torch::nn::Module& module);
 NamedTensors named_buffers(const torch::nn::Module& module);
 

@@ -6,21 +6,18 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
-#include <cstdio>
 #include <functional>
 #include <limits>
 #include <optional>
 #include <utility>
 
 #include "gradwire/base/error.h"
-#include "gradwire/base/log.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/strings.h"
-#include "gradwire/base/trace.h"
 #include "gradwire/ddp/first_rank_memory.h"
 #include "gradwire/ddp/reduction_shape.h"
 #include "gradwire/hooks/auto_hook_internal.h"
+#include "gradwire/hooks/choice_log_internal.h"
 #include "gradwire/hooks/choice_race_internal.h"
 #include "gradwire/hooks/loop_clock_internal.h"
 #include "gradwire/hooks/registry.h"
@@ -33,7 +30,6 @@ namespace {
 using internal::ChoiceRace;
 using internal::LoopClock;
 using internal::LoopTime;
-using internal::StepTime;
 
 constexpr const char* kVersion = "auto/version";
 constexpr std::int64_t kThisVersion = 2;  // of the numbers in the state; version 1 had no number of a version
@@ -45,27 +41,6 @@ constexpr double kNever = std::numeric_limits<double>::infinity();
 
 double seconds_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-std::string milliseconds(double seconds) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.2f ms", seconds * 1e3);
-  return text;
-}
-
-std::string text_of_cost(double cost) { return cost == kNever ? std::string("not measured") : milliseconds(cost); }
-
-std::string message_of(const HookChoice& choice) {
-  std::vector<std::string> times;
-  if (choice.shapes.empty()) {
-    for (const HookTimes& one : choice.measured) times.push_back(concat(one.hook, " ", text_of_cost(one.cost)));
-    return concat("hook auto: ", choice.hook, " from iteration ", choice.iteration,
-                  " on. From the first bucket of a step to the end of the last one: ", join(times, ", "), ".");
-  }
-  for (const ShapeTimes& one : choice.shapes)
-    times.push_back(concat(internal::text_of(one.shape), " ", text_of_cost(one.cost)));
-  return concat("hook auto: ", choice.hook, " with ", internal::text_of(choice.shape), " from iteration ",
-                choice.iteration, " on. From the forward pass to the end of the last bucket: ", join(times, "; "), ".");
 }
 
 // All ranks' times as one: the times of the rank that began last, and the longest step. A rank without a time gives
@@ -109,7 +84,8 @@ class ChoosingHook final : public AutoHook, public FirstRankMemory, public Choos
         group_(std::move(group)),
         clock_(std::make_shared<LoopClock>(std::move(now))),
         race_(names_.size(), rules),
-        hook_(make_hook(names_.front(), group_)) {}
+        hook_(make_hook(names_.front(), group_)),
+        log_(names_) {}
 
   Future run(GradBucket& bucket) override {
     if (names_.size() == 1 && !chooses_shape_) return run_hook(*running(), bucket);
@@ -150,7 +126,7 @@ class ChoosingHook final : public AutoHook, public FirstRankMemory, public Choos
   }
   std::vector<HookChoice> choices() const override {
     const MutexLock lock(mutex_);
-    return choices_;
+    return log_.choices();
   }
 
   HookState state_dict() const override {
@@ -267,7 +243,7 @@ class ChoosingHook final : public AutoHook, public FirstRankMemory, public Choos
     before_ = clock_->last() ? std::optional(used_) : std::nullopt;
     if (std::exchange(drops_, false) && used_.hook == race_.current().hook) {
       race_.drop_current_hook();
-      if (race_.hooks_settled()) note_choice(bucket.iteration(), bucket.group().rank());
+      if (race_.hooks_settled()) log_.note_choice(race_, shapes_, bucket.iteration(), bucket.group().rank());
     }
     used_.shape = next_shape_;
     if (used_.hook == race_.current().hook) return;
@@ -294,47 +270,12 @@ class ChoosingHook final : public AutoHook, public FirstRankMemory, public Choos
     }
     const LoopTime agreed = agree(group_ != nullptr ? *group_ : bucket.group(), bucket, mine);
     const MutexLock lock(mutex_);
-    note_measured(bucket, choice, agreed);
+    internal::trace_measured(race_, names_[choice.hook], shape_at(choice.shape), agreed, bucket.group().rank(),
+                             bucket.iteration() - 1);  // the times are those of the iteration before
     const bool hooks_were_settled = race_.hooks_settled(), was_settled = race_.settled();
     race_.add(choice, agreed);
     const bool decided = (race_.hooks_settled() && !hooks_were_settled) || (race_.settled() && !was_settled);
-    if (decided) note_choice(bucket.iteration() + 1, bucket.group().rank());
-  }
-
-  // For the record: the cost of a choice, in nanoseconds.
-  void note_measured(const GradBucket& bucket, const ChoiceRace::Choice& choice, const LoopTime& agreed) const
-      GRADWIRE_REQUIRES(mutex_) {
-    if (!std::isfinite(agreed.cost)) return;
-    const ReductionShape shape = shape_at(choice.shape);
-    const bool of_shapes = race_.hooks_settled() && !race_.settled() && std::isfinite(agreed.pass);
-    const trace::Details details{.kind = static_cast<std::uint64_t>((of_shapes ? agreed.pass : agreed.cost) * 1e9),
-                                 .bytes = shape.cap_bytes,
-                                 .lane = shape.lanes,
-                                 .word = names_[choice.hook].c_str()};
-    // The times are those of the iteration before.
-    if (of_shapes) {
-      trace::point("auto.shape", bucket.group().rank(), bucket.iteration() - 1, details);
-    } else {
-      trace::point("auto.hook", bucket.group().rank(), bucket.iteration() - 1, details);
-    }
-  }
-
-  // The hooks have settled, or the shapes have.
-  void note_choice(std::uint32_t first_iteration, int rank) GRADWIRE_REQUIRES(mutex_) {
-    const ChoiceRace::Choice now = race_.current();
-    HookChoice choice{first_iteration, names_[now.hook], shape_at(now.shape), {}, {}};
-    for (std::size_t i = 0; i < names_.size(); ++i) {
-      const StepTime time = race_.measured_hook(i);
-      choice.measured.push_back({names_[i], time.cost, time.step});
-    }
-    for (std::size_t i = 0; race_.settled() && shapes_.size() > 1 && i < shapes_.size(); ++i) {
-      const StepTime time = race_.measured_shape(i);
-      choice.shapes.push_back({shapes_[i], time.cost, time.step});
-    }
-    trace::point("auto.chosen", rank, first_iteration,
-                 {.bytes = choice.shape.cap_bytes, .lane = choice.shape.lanes, .word = names_[now.hook].c_str()});
-    if (rank == 0 && log::enabled(log::Level::info)) log::info(message_of(choice));
-    choices_.push_back(std::move(choice));
+    if (decided) log_.note_choice(race_, shapes_, bucket.iteration() + 1, bucket.group().rank());
   }
 
   const std::vector<std::string> names_;
@@ -352,7 +293,7 @@ class ChoosingHook final : public AutoHook, public FirstRankMemory, public Choos
   std::size_t next_shape_ GRADWIRE_GUARDED_BY(mutex_) = 0;                // the number that DDP was told
   bool drops_ GRADWIRE_GUARDED_BY(mutex_) = false;                        // the hook does not work over this group
   std::vector<LoopTime> window_ GRADWIRE_GUARDED_BY(mutex_);              // this rank's times since the last exchange
-  std::vector<HookChoice> choices_ GRADWIRE_GUARDED_BY(mutex_);
+  internal::ChoiceLog log_ GRADWIRE_GUARDED_BY(mutex_);
 };
 
 }  // namespace

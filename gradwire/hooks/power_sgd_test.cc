@@ -5,129 +5,19 @@
 
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <utility>
 
 #include "gradwire/base/error.h"
-#include "gradwire/base/log.h"
 #include "gradwire/hooks/default_hooks.h"
 #include "gradwire/hooks/power_sgd_internal.h"
 #include "gradwire/hooks/power_sgd_test_support.h"
 
-namespace gradwire::testing::power_sgd_test {
+namespace gradwire::testing::power_sgd_test::buckets {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-
-// What numpy.random.RandomState(0).randint(1000000000) gives, first of all and the 1000th.
-constexpr std::uint32_t kFirstDraws[] = {209652396, 398764591, 924231285, 404868288, 441365315, 463622907};
-
-PowerSGDOptions options_of(std::int64_t rank, double min_rate = 1) {
-  PowerSGDOptions options;
-  options.matrix_approximation_rank = rank;
-  options.start_iteration = 2;
-  options.min_compression_rate = min_rate;
-  return options;
-}
-
-// Past the plain iterations.
-template <class State>
-void skip_start(State& hook, ProcessGroup& group, const Gradients& gradients, std::uint32_t iterations = 2) {
-  for (std::uint32_t i = 0; i < iterations; ++i) (void)run_hook(*hook, group, gradients, i);
-}
-
-Gradients mixed_gradients(int seed) {
-  return {{"a.weight", random_tensor({24, 20}, seed)},
-          {"a.bias", random_tensor({24}, seed + 1)},
-          {"b.weight", random_tensor({18, 3, 4, 2}, seed + 2)},
-          {"c.weight", random_tensor({24, 20}, seed + 3)}};
-}
-
-bool same_bits(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b) {
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    if (!a[i].equal(b[i])) return false;
-  }
-  return a.size() == b.size();
-}
-
-// --- random numbers ---
-
-TEST(PowerSgdRandom, DrawsAreNumpys) {
-  internal::NumpyDraws zero(0);
-  for (const std::uint32_t expected : kFirstDraws) EXPECT_EQ(zero.next(), expected);
-  internal::NumpyDraws skipped(0);
-  skipped.skip(999);
-  EXPECT_EQ(skipped.next(), 36556993u);
-  internal::NumpyDraws answer(42);
-  for (const std::uint32_t expected : {534895718u, 199900595u, 862061404u, 787846414u})
-    EXPECT_EQ(answer.next(), expected);
-  internal::NumpyDraws largest(4294967295u);
-  for (const std::uint32_t expected : {419326371u, 479346978u, 697429004u}) EXPECT_EQ(largest.next(), expected);
-}
-
-TEST(PowerSgdRandom, AGeneratorGivesTorchsManualSeedNumbers) {
-  auto generator = at::make_generator<at::CPUGeneratorImpl>(209652396);
-  const at::Tensor few = at::randn({1, 3, 2}, generator).view(-1);
-  EXPECT_FLOAT_EQ(few[0].item<float>(), -0.8103023767471313f);
-  EXPECT_FLOAT_EQ(few[5].item<float>(), -0.6434366703033447f);
-  generator = at::make_generator<at::CPUGeneratorImpl>(209652396);
-  const at::Tensor many = at::randn({2, 9, 3}, generator).view(-1);
-  EXPECT_FLOAT_EQ(many[0].item<float>(), -0.6394617557525635f);
-  EXPECT_FLOAT_EQ(many[53].item<float>(), -0.5384410619735718f);
-}
-
-// --- orthonormalization ---
-
-at::Tensor orthonormal(const at::Tensor& columns, double epsilon = 0) {
-  at::Tensor runs = columns.t().contiguous();
-  internal::orthonormalize(runs.mutable_data_ptr<float>(), static_cast<std::size_t>(columns.size(1)),
-                           static_cast<std::size_t>(columns.size(0)), epsilon);
-  return runs.t();
-}
-
-void expect_orthonormal(const at::Tensor& columns) {
-  const at::Tensor wide = columns.to(at::kDouble);
-  EXPECT_TRUE(at::allclose(wide.t().matmul(wide), at::eye(columns.size(1), at::kDouble), 0, 1e-6)) << columns;
-}
-
-TEST(PowerSgdOrthonormalize, SpansWhatQrSpans) {
-  for (const std::int64_t rank : {1, 2, 3, 8}) {
-    const at::Tensor columns = random_tensor({50, rank}, 3);
-    const at::Tensor mine = orthonormal(columns);
-    expect_orthonormal(mine);
-    const at::Tensor theirs = std::get<0>(at::linalg_qr(columns.to(at::kDouble)));
-    // Column by column, up to the sign.
-    EXPECT_TRUE(at::allclose(mine.abs().to(at::kDouble), theirs.abs(), 0, 1e-5));
-  }
-}
-
-TEST(PowerSgdOrthonormalize, ReplacesWhatHasNoDirectionOfItsOwn) {
-  expect_orthonormal(orthonormal(at::zeros({7, 3})));
-  expect_orthonormal(orthonormal(at::zeros({1, 1})));
-  expect_orthonormal(orthonormal(at::zeros({3, 3})));
-  expect_orthonormal(orthonormal(at::ones({9, 4})));
-  const at::Tensor nearly = at::ones({40, 2});
-  nearly[0][1] = 1 + 1e-6;
-  expect_orthonormal(orthonormal(nearly));
-  at::Tensor with_zero = random_tensor({9, 3}, 1);
-  with_zero.select(1, 1).zero_();
-  expect_orthonormal(orthonormal(with_zero));
-}
-
-TEST(PowerSgdOrthonormalize, KeepsItsHeadAtTheEndsOfTheRange) {
-  for (const double scale : {1e-44, 1e-30, 1e30, 3e38}) {
-    expect_orthonormal(orthonormal(random_tensor({20, 3}, 2).mul(scale)));
-  }
-}
-
-TEST(PowerSgdOrthonormalize, EpsilonEnlargesNorms) {
-  const at::Tensor columns = random_tensor({30, 1}, 4);
-  const double norm = columns.norm().item<double>();
-  EXPECT_TRUE(at::allclose(orthonormal(columns, 0.5), columns / (norm + 0.5), 1e-5, 1e-7));
-  expect_orthonormal(orthonormal(at::zeros({6, 2}), 1e-8));
-}
-
-// --- numbers ---
 
 struct Case {
   std::int64_t rank;
@@ -316,8 +206,6 @@ TEST(PowerSgd, EpsilonIsAddedToNormsUpToRankTwo) {
   }
 }
 
-// --- which gradients are compressed, and what travels ---
-
 TEST(PowerSgd, CompressesWhereItPaysAndSendsWhatTheHeaderSays) {
   for (const int world : {2, 4, 8}) {
     EchoGroup group(world);
@@ -378,8 +266,6 @@ TEST(PowerSgd, WhatIsNotCompressedHasNoError) {
     EXPECT_EQ(state->state_dict().count("local/error/a.bias"), 0u);
   });
 }
-
-// --- iterations ---
 
 TEST(PowerSgd, AveragesPlainlyBeforeItsStart) {
   EchoGroup group(2);
@@ -504,8 +390,6 @@ TEST(PowerSgd, ABucketInTheMiddleOfAnotherChangesNothing) {
     }
   }
 }
-
-// --- Inf, NaN, zeros, extremes ---
 
 struct Bad {
   std::string name;
@@ -657,8 +541,6 @@ TEST(PowerSgd, WhatIsNotFloatingPointIsAveraged) {
   }
 }
 
-// --- the batched form ---
-
 // PyTorch's hands a 2-D matrix to a check for 3-D ones and fails.
 TEST(BatchedPowerSgd, IsThePlainAlgorithmOnTheSquare) {
   EchoGroup group;
@@ -716,162 +598,5 @@ TEST(BatchedPowerSgd, KeepsTheErrorThroughARebuild) {
   EXPECT_EQ(in_state("q/c.weight b.weight a.bias a.weight"), 1u);
 }
 
-// --- options and saved state ---
-
-std::string error_with(const std::function<void(PowerSGDOptions&)>& change) {
-  PowerSGDOptions options;
-  change(options);
-  try {
-    PowerSGDState state(options);
-  } catch (const InvalidArgument& error) {
-    return error.what();
-  }
-  return "";
-}
-
-TEST(PowerSgdOptions, RefuseWhatCannotBe) {
-  EXPECT_EQ(error_with([](auto&) {}), "");
-  EXPECT_NE(error_with([](auto& o) { o.matrix_approximation_rank = 0; }).find("matrix_approximation_rank"),
-            std::string::npos);
-  EXPECT_NE(error_with([](auto& o) { o.min_compression_rate = -1; }).find("min_compression_rate"), std::string::npos);
-  EXPECT_NE(error_with([](auto& o) { o.orthogonalization_epsilon = kNan; }).find("epsilon"), std::string::npos);
-  EXPECT_NE(error_with([](auto& o) { o.start_iteration = -1; }).find("start_iteration"), std::string::npos);
-  EXPECT_NE(error_with([](auto& o) { o.start_iteration = 1; }).find("use_error_feedback"), std::string::npos);
-  EXPECT_NE(error_with([](auto& o) { o.start_iteration = 1, o.use_error_feedback = false; }).find("warm_start"),
-            std::string::npos);
-  EXPECT_EQ(error_with([](auto& o) { o.start_iteration = 0, o.use_error_feedback = o.warm_start = false; }), "");
-  EXPECT_THROW((void)make_power_sgd_hook(std::shared_ptr<PowerSGDState>()), InvalidArgument);
-}
-
-TEST(PowerSgdState, ResumesWithTheSameBits) {
-  for (const bool warm : {true, false}) {
-    for (const bool batched : {false, true}) {
-      EchoGroup group(2);
-      auto options = options_of(2);
-      options.warm_start = warm;
-      const auto make = [&] { return batched ? make_batched_power_sgd_hook(options) : make_power_sgd_hook(options); };
-      const auto straight = make();
-      const auto first = make();
-      const auto second = make();
-      const auto step = [&](CommHook& hook, std::uint32_t iteration, std::uint32_t counted) {
-        std::vector<at::Tensor> all;
-        for (const std::size_t index : {std::size_t{0}, std::size_t{1}}) {
-          auto gradients = mixed_gradients(static_cast<int>(20 * iteration + 10 * index));
-          for (auto& named : gradients) named.name += std::to_string(index);
-          for (const auto& tensor : run_hook(hook, group, gradients, counted, index, index == 1)) all.push_back(tensor);
-        }
-        return all;
-      };
-      for (std::uint32_t i = 0; i < 5; ++i) {
-        const auto expected = step(*straight, i, i);
-        EXPECT_TRUE(same_bits(step(*first, i, i), expected));
-      }
-      second->load_state_dict(first->state_dict());
-      // DDP counts from 0 again after a restart.
-      for (std::uint32_t i = 5; i < 10; ++i)
-        EXPECT_TRUE(same_bits(step(*second, i, i - 5), step(*straight, i, i))) << i;
-    }
-  }
-}
-
-TEST(PowerSgdState, IsACopy) {
-  EchoGroup group;
-  const auto hook = make_power_sgd_hook(options_of(2));
-  skip_start(hook, group, mixed_gradients(1), 4);
-  const HookState saved = hook->state_dict();
-  const at::Tensor error = saved.at("local/error/a.weight").toTensor().clone();
-  (void)run_hook(*hook, group, mixed_gradients(2), 4);
-  EXPECT_TRUE(saved.at("local/error/a.weight").toTensor().equal(error));
-  EXPECT_EQ(saved.at("q/a.weight").toTensor().sizes(), at::IntArrayRef({2, 20}));
-}
-
-std::string load_error(CommHook& hook, const HookState& state) {
-  try {
-    hook.load_state_dict(state);
-  } catch (const InvalidArgument& error) {
-    return error.what();
-  }
-  return "";
-}
-
-TEST(PowerSgdState, LoadingAnothersStateSaysWhatDiffers) {
-  EchoGroup group;
-  const auto hook = make_power_sgd_hook(options_of(2));
-  skip_start(hook, group, mixed_gradients(1), 4);
-  const HookState saved = hook->state_dict();
-  EXPECT_EQ(load_error(*make_power_sgd_hook(options_of(2, 3)), saved), "");
-  EXPECT_NE(
-      load_error(*make_power_sgd_hook(options_of(3)), saved).find("matrix_approximation_rank = 2, this hook has 3"),
-      std::string::npos);
-  auto cold = options_of(2);
-  cold.warm_start = false;
-  EXPECT_NE(load_error(*make_power_sgd_hook(cold), saved).find("warm_start = true"), std::string::npos);
-  EXPECT_NE(load_error(*make_batched_power_sgd_hook(options_of(2)), saved).find("power_sgd"), std::string::npos);
-  EXPECT_NE(load_error(*hook, {}).find("not one of the hook"), std::string::npos);
-  HookState broken = saved;
-  broken["iterations"] = -1;
-  EXPECT_NE(load_error(*hook, broken).find("iterations"), std::string::npos);
-  broken = saved;
-  broken["q/a.weight"] = "text";
-  EXPECT_NE(load_error(*hook, broken).find("q/a.weight"), std::string::npos);
-  // Nothing changed by all that.
-  const HookState after = hook->state_dict();
-  EXPECT_TRUE(after.at("q/a.weight").toTensor().equal(saved.at("q/a.weight").toTensor()));
-}
-
-TEST(PowerSgdState, AStateOfAnotherModelIsRefusedAtItsFirstUse) {
-  EchoGroup group;
-  const auto hook = make_power_sgd_hook(options_of(2));
-  skip_start(hook, group, mixed_gradients(1), 4);
-  const std::string error = error_of([&] {
-    (void)run_hook(*hook, group, {{"a.weight", random_tensor({30, 30}, 1)}}, 4);
-  });
-  EXPECT_NE(error.find("a.weight"), std::string::npos) << error;
-  EXPECT_NE(error.find("another model"), std::string::npos) << error;
-}
-
-// As of a run in float64.
-TEST(PowerSgdState, AnErrorOfAnotherPrecisionIsConverted) {
-  for (const bool batched : {false, true}) {
-    EchoGroup group;
-    const auto make = [&] {
-      return batched ? make_batched_power_sgd_hook(options_of(2)) : make_power_sgd_hook(options_of(2));
-    };
-    const auto straight = make(), resumed = make();
-    skip_start(straight, group, mixed_gradients(1), 4);
-    HookState state = straight->state_dict();
-    int errors = 0;
-    for (auto& [key, value] : state) {
-      if (!value.isTensor() || !value.toTensor().is_floating_point() || key.find("error") == std::string::npos)
-        continue;
-      value = value.toTensor().to(at::kDouble);
-      ++errors;
-    }
-    ASSERT_GT(errors, 0);
-    resumed->load_state_dict(state);
-    EXPECT_TRUE(
-        same_bits(run_hook(*resumed, group, mixed_gradients(2), 4), run_hook(*straight, group, mixed_gradients(2), 4)));
-  }
-}
-
-TEST(PowerSgdState, LogsItsStatistics) {
-  EchoGroup group;
-  auto options = options_of(2);
-  options.compression_stats_logging_frequency = 3;
-  const auto hook = make_power_sgd_hook(options);
-  log::set_level(log::Level::info);
-  ::testing::internal::CaptureStderr();
-  skip_start(hook, group, mixed_gradients(1), 10);
-  const std::string lines = ::testing::internal::GetCapturedStderr();
-  log::set_level(log::Level::off);
-  std::size_t count = 0;
-  for (std::size_t at = lines.find("compression rate"); at != std::string::npos;
-       at = lines.find("compression rate", at + 1))
-    ++count;
-  // After iterations 2, 5 and 8.
-  EXPECT_EQ(count, 3u) << lines;
-  EXPECT_NE(lines.find("after iteration 5"), std::string::npos) << lines;
-}
-
 }  // namespace
-}  // namespace gradwire::testing::power_sgd_test
+}  // namespace gradwire::testing::power_sgd_test::buckets

@@ -146,4 +146,38 @@ class PlainPowerSGD {
   std::vector<at::Tensor> qs_;
 };
 
+namespace power_sgd_test {
+
+// What numpy.random.RandomState(0).randint(1000000000) gives at first.
+inline constexpr std::uint32_t kFirstDraws[] = {209652396, 398764591, 924231285, 404868288, 441365315, 463622907};
+
+inline PowerSGDOptions options_of(std::int64_t rank, double min_rate = 1) {
+  PowerSGDOptions options;
+  options.matrix_approximation_rank = rank;
+  options.start_iteration = 2;
+  options.min_compression_rate = min_rate;
+  return options;
+}
+
+// Past the plain iterations.
+template <class State>
+void skip_start(State& hook, ProcessGroup& group, const Gradients& gradients, std::uint32_t iterations = 2) {
+  for (std::uint32_t i = 0; i < iterations; ++i) (void)run_hook(*hook, group, gradients, i);
+}
+
+inline Gradients mixed_gradients(int seed) {
+  return {{"a.weight", random_tensor({24, 20}, seed)},
+          {"a.bias", random_tensor({24}, seed + 1)},
+          {"b.weight", random_tensor({18, 3, 4, 2}, seed + 2)},
+          {"c.weight", random_tensor({24, 20}, seed + 3)}};
+}
+
+inline bool same_bits(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b) {
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    if (!a[i].equal(b[i])) return false;
+  }
+  return a.size() == b.size();
+}
+
+}  // namespace power_sgd_test
 }  // namespace gradwire::testing

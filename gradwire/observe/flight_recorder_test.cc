@@ -31,6 +31,7 @@
 #include "gradwire/observe/flight_memory_internal.h"
 #include "gradwire/observe/flight_table.h"
 #include "gradwire/observe/told_ranks.h"
+#include "tests/support/ranks.h"
 
 namespace gradwire::observe::flight_recorder_test {
 namespace {
@@ -332,36 +333,20 @@ TEST(FlightRecorder, PlacesAreAnAddressInAModuleOrALine) {
 }
 
 #ifdef FIXED_ADDRESS_PROGRAM
-// A folder that goes with the test.
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "gradwire-flight-XXXXXX").string();
-    EXPECT_NE(::mkdtemp(pattern.data()), nullptr);
-    path_ = std::filesystem::canonical(pattern);
-  }
-  ~TemporaryFolder() { std::filesystem::remove_all(path_); }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  const std::filesystem::path& path() const { return path_; }
-
- private:
-  std::filesystem::path path_;
-};
-
 // addr2line wants the path of the program, and addresses as the program's own tables have them.
 TEST(FlightRecorder, ThePlaceInAProgramWithFixedAddressesThatWasFoundThroughPathIsThatOfItsTables) {
   // The last path is too long for the file.
   for (const std::size_t length : {0, 200, 700, 1100}) {
     SCOPED_TRACE(length);
-    const TemporaryFolder folder;
-    std::filesystem::path program = folder.path();
+    const test_support::TemporaryFolder folder;
+    const std::filesystem::path root = std::filesystem::canonical(folder.path());
+    std::filesystem::path program = root;
     for (std::size_t left = length; left > 0; left -= std::min<std::size_t>(left, 100)) program /= std::string(99, 'p');
     std::filesystem::create_directories(program);
     const std::string path = program.string();
     program /= "program";
     std::filesystem::copy_file(FIXED_ADDRESS_PROGRAM, program);
-    const std::string output = (folder.path() / "output").string();
+    const std::string output = (root / "output").string();
     Writer writer([&] {
       ::setenv("PATH", path.c_str(), 1);
       if (std::freopen(output.c_str(), "w", stdout) != nullptr) ::execlp("program", "program", nullptr);

@@ -32,6 +32,7 @@
 #include "gradwire/observe/record_file_internal.h"
 #include "gradwire/observe/record_format_internal.h"
 #include "gradwire/observe/run_sums.h"
+#include "tests/support/ranks.h"
 
 namespace gradwire::observe::step_recorder_test {
 namespace {
@@ -88,12 +89,6 @@ int in_child(const std::string& folder, const std::function<void()>& body) {
 
 class StepRecorder : public ::testing::Test {
  protected:
-  StepRecorder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "gw-record-XXXXXX").string();
-    folder_ = ::mkdtemp(pattern.data());
-  }
-  ~StepRecorder() override { std::filesystem::remove_all(folder_); }
-
   const format::File& file(int rank) {
     const UniqueFd fd(::open(concat(folder_, "/rank-", rank, ".record").c_str(), O_RDWR | O_CLOEXEC));
     EXPECT_TRUE(fd);
@@ -101,7 +96,8 @@ class StepRecorder : public ::testing::Test {
     return *reinterpret_cast<const format::File*>(mapping_.data());
   }
 
-  std::string folder_;
+  const test_support::TemporaryFolder temporary_;
+  const std::string folder_ = temporary_.path();
   Mapping mapping_;
 };
 

@@ -7,12 +7,8 @@
 #include <torch/serialize/output-archive.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <exception>
-#include <fstream>
 #include <iterator>
-#include <numeric>
 #include <optional>
 #include <set>
 #include <string_view>
@@ -22,7 +18,6 @@
 #include "gradwire/base/error.h"
 #include "gradwire/base/log.h"
 #include "gradwire/base/strings.h"
-#include "gradwire/base/whole_file.h"
 #include "gradwire/ddp/archive_bytes_internal.h"
 #include "gradwire/ddp/byte_exchange_internal.h"
 #include "gradwire/ddp/first_rank_memory.h"
@@ -31,7 +26,7 @@
 #include "gradwire/ddp/replica_sync_internal.h"
 #include "gradwire/ddp/shared_error_internal.h"
 #include "gradwire/hooks/replaced_state_internal.h"
-#include "gradwire/optim/file_sum_internal.h"
+#include "gradwire/optim/checkpoint_file_internal.h"
 #include "gradwire/optim/zero_redundancy_optimizer.h"
 
 namespace gradwire {
@@ -40,8 +35,6 @@ namespace {
 using torch::serialize::InputArchive;
 using torch::serialize::OutputArchive;
 using Texts = std::vector<std::string>;
-
-constexpr const char* kFormat = "gradwire checkpoint 1";
 
 // "'layer.weight', Float [4, 8]": what a module must have in common with a checkpoint.
 Texts describe_tensors(const torch::nn::Module& module) {
@@ -81,13 +74,6 @@ std::string optimizer_class(torch::optim::Optimizer& optimizer) {
   return c10::demangle(typeid(local).name());
 }
 
-template <class Write>
-void write_part(OutputArchive& archive, const std::string& name, const Write& write) {
-  OutputArchive part(archive.compilation_unit());
-  write(part);
-  archive.write(name, part);
-}
-
 std::string state_bytes(const HookState& state) {
   OutputArchive archive;
   save_hook_state(state, archive);
@@ -97,19 +83,6 @@ std::string state_bytes(const HookState& state) {
 HookState state_of(const std::string& bytes) {
   InputArchive archive = internal::read_archive(bytes);
   return load_hook_state(archive);
-}
-
-void write_archive(const std::string& file, OutputArchive& archive) {
-  WholeFile whole(file);
-  internal::FileSum sum;
-  archive.save_to([&](const void* data, std::size_t bytes) {
-    whole.write(data, bytes);
-    sum.add({static_cast<const char*>(data), bytes});
-    return bytes;
-  });
-  const std::string line = internal::sum_line(sum);
-  whole.write(line.data(), line.size());
-  whole.finish();
 }
 
 // Rank 0's outcome, on all ranks: throws Kind with rank 0's sentence unless it is empty. Collective.
@@ -131,21 +104,6 @@ void share_failures(ProcessGroup& group, const std::exception_ptr& mine, const s
   throw PeerError(concat("the checkpoint ", file, " could not be restored on ", name_ranks(ranks),
                          "; the error of that rank says why"),
                   ranks);
-}
-
-// Returns what is wrong with the file, and throws nothing: the other ranks wait for this rank's answer.
-std::string read_file(const std::string& file, std::string& bytes) {
-  std::ifstream in(file, std::ios::binary);
-  if (!in) return concat("the checkpoint ", file, " does not exist, or cannot be read: ", std::strerror(errno));
-  try {
-    bytes.assign(std::istreambuf_iterator<char>(in), {});
-  } catch (const std::exception& error) {
-    return concat("the checkpoint ", file, " could not be read: ", error.what());
-  }
-  const auto whole = internal::without_sum(bytes);
-  if (!whole) return concat("the checkpoint ", file, " is damaged: its bytes are not those that were written");
-  bytes.resize(whole->size());
-  return "";
 }
 
 std::string first_difference(const Texts& saved, const Texts& here) {
@@ -234,22 +192,16 @@ void save_checkpoint(const std::string& file, DdpCore& ddp, torch::optim::Optimi
   const Texts local = internal::gather_bytes(group, error == nullptr ? own_part : std::string(), 0);
   const std::vector<std::int64_t> memory_of = ranks_with_memory(group, hook.get());
   const auto write = [&] {
-    OutputArchive archive;
-    archive.write("format", c10::IValue(kFormat));
-    archive.write("tensors", c10::IValue(describe_tensors(ddp.module())));
-    archive.write("optimizer_class", c10::IValue(optimizer_class(optimizer)));
-    archive.write("hook", c10::IValue(hook == nullptr ? std::string() : hook->identity()));
-    archive.write("bucket_order", c10::IValue(ddp.bucket_order()));
-    archive.write("ranks", c10::IValue(static_cast<std::int64_t>(group.size())));
-    archive.write("memory_of", c10::IValue(memory_of));
-    write_part(archive, "values", [&](auto& part) { save_hook_state(values, part); });
-    write_part(archive, "hook_shared", [&](auto& part) { save_hook_state(shared_part(state), part); });
-    for (std::size_t rank = 0; rank < local.size(); ++rank) {
-      write_part(archive, concat("hook_rank", rank), [&](auto& part) { save_hook_state(state_of(local[rank]), part); });
-    }
-    write_part(archive, "model", [&](auto& part) { ddp.save(part); });
-    write_part(archive, "optimizer", [&](auto& part) { optimizer.save(part); });
-    write_archive(file, archive);
+    internal::CheckpointContents contents{.tensors = describe_tensors(ddp.module()),
+                                          .optimizer_class = optimizer_class(optimizer),
+                                          .hook = hook == nullptr ? std::string() : hook->identity(),
+                                          .bucket_order = ddp.bucket_order(),
+                                          .values = values,
+                                          .shared = shared_part(state),
+                                          .local = {},
+                                          .memory_of = memory_of};
+    for (const std::string& part : local) contents.local.push_back(state_of(part));
+    internal::write_checkpoint(file, contents, ddp, optimizer);
   };
   // Rank 0 finds no part of a rank that failed, and must not take this for a failure of its own.
   const bool has_all_parts = std::none_of(local.begin(), local.end(), [](const auto& part) { return part.empty(); });
@@ -260,66 +212,31 @@ void save_checkpoint(const std::string& file, DdpCore& ddp, torch::optim::Optimi
 struct Checkpoint::Parts {
   std::string file;
   std::string bytes;  // of the file
-  Texts tensors;
-  std::string optimizer_class;
-  std::string hook;
-  Texts bucket_order;
-  CheckpointValues values;
-  HookState shared;
-  std::vector<HookState> local;         // by rank of those that saved
-  std::vector<std::int64_t> memory_of;  // the ranks of those whose local state counts for other ranks
+  internal::CheckpointContents saved;
 
-  // Throws some exception where the bytes are no checkpoint.
-  void read() {
-    InputArchive archive = internal::read_archive(bytes);
-    const auto value = [&archive](const std::string& key) {
-      c10::IValue found;
-      archive.read(key, found);
-      return found;
-    };
-    const auto state = [&archive](const std::string& key) {
-      InputArchive part;
-      archive.read(key, part);
-      return load_hook_state(part);
-    };
-    if (value("format").toStringRef() != kFormat) throw InvalidArgument("another format");
-    tensors = value("tensors").to<Texts>();
-    optimizer_class = value("optimizer_class").toStringRef();
-    hook = value("hook").toStringRef();
-    bucket_order = value("bucket_order").to<Texts>();
-    values = state("values");
-    shared = state("hook_shared");
-    const std::int64_t ranks = value("ranks").toInt();
-    for (std::int64_t rank = 0; rank < ranks; ++rank) local.push_back(state(concat("hook_rank", rank)));
-    memory_of.resize(local.size());
-    std::iota(memory_of.begin(), memory_of.end(), std::int64_t{0});
-    c10::IValue read;
-    if (archive.try_read("memory_of", read)) memory_of = read.to<std::vector<std::int64_t>>();
-    for (const std::int64_t rank : memory_of) static_cast<void>(local.at(static_cast<std::size_t>(rank)));
-  }
   // `now`: the ranks that have a memory in the group of today.
   HookState state_for(const ProcessGroup& group, const std::vector<std::int64_t>& now) const {
-    if (local.size() == static_cast<std::size_t>(group.size()) && now == memory_of)
-      return join_parts(shared, local[static_cast<std::size_t>(group.rank())]);
+    if (saved.local.size() == static_cast<std::size_t>(group.size()) && now == saved.memory_of)
+      return join_parts(saved.shared, saved.local[static_cast<std::size_t>(group.rank())]);
     std::vector<HookState> parts;
-    for (const std::int64_t rank : memory_of) parts.push_back(local[static_cast<std::size_t>(rank)]);
-    return internal::state_for_other_ranks(shared, parts);
+    for (const std::int64_t rank : saved.memory_of) parts.push_back(saved.local[static_cast<std::size_t>(rank)]);
+    return internal::state_for_other_ranks(saved.shared, parts);
   }
   void require_fit(DdpCore& ddp, torch::optim::Optimizer& optimizer, OtherHook other) const {
-    const std::string difference = first_difference(tensors, describe_tensors(ddp.module()));
+    const std::string difference = first_difference(saved.tensors, describe_tensors(ddp.module()));
     if (!difference.empty()) {
       throw InvalidArgument(concat("the checkpoint ", file, " is of another model: ", difference));
     }
     static_cast<void>(device_of(ddp.module()));
-    const std::string wanted = gradwire::optimizer_class(optimizer);
-    if (!wanted.empty() && !optimizer_class.empty() && wanted != optimizer_class) {
-      throw InvalidArgument(concat("the checkpoint ", file, " has the state of the optimizer ", optimizer_class,
+    const std::string wanted = optimizer_class(optimizer);
+    if (!wanted.empty() && !saved.optimizer_class.empty() && wanted != saved.optimizer_class) {
+      throw InvalidArgument(concat("the checkpoint ", file, " has the state of the optimizer ", saved.optimizer_class,
                                    ", not of ", wanted, "; make the same optimizer"));
     }
     const std::string own = ddp.comm_hook() == nullptr ? "" : ddp.comm_hook()->identity();
-    if (own != hook && other == OtherHook::refuse) {
-      throw InvalidArgument(concat("the checkpoint ", file, " was saved under ", name_hook(hook), ", and this run has ",
-                                   name_hook(own),
+    if (own != saved.hook && other == OtherHook::refuse) {
+      throw InvalidArgument(concat("the checkpoint ", file, " was saved under ", name_hook(saved.hook),
+                                   ", and this run has ", name_hook(own),
                                    "; register the same hook before you restore, or pass OtherHook::start_new"));
     }
   }
@@ -338,7 +255,7 @@ struct Checkpoint::Parts {
       ddp.load(model);
     });
     const auto& own = ddp.comm_hook();
-    if (own == nullptr || own->identity() != hook) return;
+    if (own == nullptr || own->identity() != saved.hook) return;
     HookState state = state_for(*ddp.process_group(), memory_now);
     const std::size_t entries = state.size();
     state = without_untrained(std::move(state), ddp.module(), trained);
@@ -350,11 +267,11 @@ struct Checkpoint::Parts {
   }
   // The order decides about bits alone, so a run that trains other parameters goes on with an order of its own.
   void use_bucket_order(DdpCore& ddp, const std::set<std::string>& trained) const {
-    if (bucket_order.empty() || ddp.iterations() > 0) return;
-    const std::set<std::string> saved(bucket_order.begin(), bucket_order.end());
-    if (saved == trained) return ddp.set_bucket_order(bucket_order);
-    const Texts before = names_without(saved, trained);
-    const Texts now = names_without(trained, saved);
+    if (saved.bucket_order.empty() || ddp.iterations() > 0) return;
+    const std::set<std::string> trained_then(saved.bucket_order.begin(), saved.bucket_order.end());
+    if (trained_then == trained) return ddp.set_bucket_order(saved.bucket_order);
+    const Texts before = names_without(trained_then, trained);
+    const Texts now = names_without(trained, trained_then);
     log::warn(concat("the checkpoint ", file,
                      " is of a run that trained other parameters, so the order of its buckets is not used",
                      before.empty() ? "" : "; this run does not train ", name_some(before),
@@ -365,11 +282,12 @@ struct Checkpoint::Parts {
 Checkpoint::Checkpoint(const std::string& file, ProcessGroup& group) : parts_(std::make_unique<Parts>()) {
   parts_->file = file;
   std::string& bytes = parts_->bytes;
-  share_failure<InvalidArgument>(group, group.rank() == 0 ? read_file(file, bytes) : std::string());
+  share_failure<InvalidArgument>(group,
+                                 group.rank() == 0 ? internal::read_checkpoint_file(file, bytes) : std::string());
   bytes = internal::broadcast_bytes(group, std::move(bytes), 0);
   std::exception_ptr problem;
   try {
-    parts_->read();
+    parts_->saved = internal::read_contents(bytes);
   } catch (const std::exception&) {
     // libtorch's own message is a page about zip files.
     problem = std::make_exception_ptr(
@@ -382,11 +300,12 @@ Checkpoint::~Checkpoint() = default;
 Checkpoint::Checkpoint(Checkpoint&&) noexcept = default;
 Checkpoint& Checkpoint::operator=(Checkpoint&&) noexcept = default;
 
-const CheckpointValues& Checkpoint::values() const noexcept { return parts_->values; }
-int Checkpoint::ranks() const noexcept { return static_cast<int>(parts_->local.size()); }
-const std::string& Checkpoint::hook() const noexcept { return parts_->hook; }
+const CheckpointValues& Checkpoint::values() const noexcept { return parts_->saved.values; }
+int Checkpoint::ranks() const noexcept { return static_cast<int>(parts_->saved.local.size()); }
+const std::string& Checkpoint::hook() const noexcept { return parts_->saved.hook; }
 bool Checkpoint::has_local_state() const noexcept {
-  return std::any_of(parts_->local.begin(), parts_->local.end(), [](const HookState& state) { return !state.empty(); });
+  return std::any_of(parts_->saved.local.begin(), parts_->saved.local.end(),
+                     [](const HookState& state) { return !state.empty(); });
 }
 
 void Checkpoint::restore(DdpCore& ddp, torch::optim::Optimizer& optimizer, OtherHook other) {

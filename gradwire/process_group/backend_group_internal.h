@@ -15,7 +15,7 @@
 #include "gradwire/process_group/closable.h"
 #include "gradwire/process_group/duplicate_list_internal.h"
 #include "gradwire/process_group/ordered_calls_internal.h"
-#include "gradwire/process_group/point_to_point_internal.h"
+#include "gradwire/process_group/point_to_point_work_internal.h"
 #include "gradwire/process_group/staged_call_internal.h"
 #include "gradwire/process_group/staging_memory_internal.h"
 #include "gradwire/store/store.h"

@@ -1,38 +1,31 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// The calls of ProcessGroup: each checks its arguments, goes to its lane's duplicate when it is made on a lane, and
-// then to the virtual.
+// The collectives of ProcessGroup: each checks its arguments, and then enters its virtual.
 #include "gradwire/process_group/process_group.h"
 
 #include <ATen/Functions.h>
 #include <ATen/MemoryOverlap.h>
 #include <ATen/core/LegacyTypeDispatch.h>
-#include <c10/core/GradMode.h>
 #include <c10/util/accumulate.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <exception>
 #include <memory>
 #include <utility>
 #include <vector>
 
-#include "gradwire/base/call_name.h"
 #include "gradwire/base/deadline.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/process_group/complex_half_internal.h"
 #include "gradwire/process_group/expanded_tensors_internal.h"
-#include "gradwire/process_group/given_outputs_internal.h"
 #include "gradwire/process_group/group_record_internal.h"
 #include "gradwire/process_group/labelled_work_internal.h"
 #include "gradwire/process_group/lane_scope.h"
-#include "gradwire/process_group/message_tags_internal.h"
+#include "gradwire/process_group/prepared_call_internal.h"
 #include "gradwire/process_group/process_group_names_internal.h"
 #include "gradwire/process_group/sparse_all_reduce_internal.h"
 #include "gradwire/process_group/validate_internal.h"
-#include "gradwire/process_group/watched_call_internal.h"
 #include "gradwire/process_group/work_internal.h"
 
 namespace gradwire {
@@ -43,68 +36,14 @@ using internal::arguments_of;
 using internal::as_halves;
 using internal::call_with_copies;
 using internal::is_complex_half;
-using internal::kFirstInternalTag;
+using internal::NoOutputs;
 using internal::Outputs;
+using internal::PreparedCall;
 using internal::Validator;
 using internal::work_after;
 using observe::CallKind;
 
 namespace {
-
-// What a lane promises: the Work that a hook gets has ended. Its error stays in it, and the lane knows of the error.
-void settle(Work& work, LaneScope& lane) {
-  try {
-    work.wait();
-  } catch (const std::exception&) {
-    lane.note_error(std::current_exception());
-  }
-}
-
-using NoOutputs = Tensors;  // of a call that writes into nothing
-
-// A call whose arguments are checked: what the flight recorder keeps of them, the tensors that the call writes into,
-// and the call, which takes the group and, where it has options, the settled ones.
-template <class Written, class Call>
-struct PreparedCall {
-  observe::CallArguments arguments;
-  const Written& outputs;
-  Call call;
-
-  template <class... Settled>
-  std::shared_ptr<Work> make(const char* operation, ProcessGroup& group, const Settled&... settled) const {
-    return internal::call_that_writes(operation, group, outputs, [&] { return call(group, settled...); });
-  }
-};
-template <class Written, class Call>
-PreparedCall(observe::CallArguments, const Written&, Call) -> PreparedCall<Written, Call>;
-
-// The rank that the others send to or receive from, where there is one.
-template <class Options>
-std::int32_t root_of(const Options& options) {
-  if constexpr (requires { options.root; }) return options.root;
-  return -1;
-}
-
-// Makes `call` on `target`, and sees to it that its record ends when its Work ends.
-template <class Call>
-std::shared_ptr<Work> make_recorded(const char* operation, const ProcessGroup& target, internal::GroupRecord& record,
-                                    const observe::CallArguments& arguments, bool by_future, const Call& call) {
-  const LaneScope::Pause within_the_group;
-  const c10::NoGradGuard no_grad;  // a tensor that requires a gradient is written into as any other
-  const observe::FlightCall flight = record.begin(target, arguments);
-  const internal::LabelledCall labelled({operation, target.rank(), target.size(), flight, arguments.called});
-  const observe::CallInProgress in_progress(flight);
-  const CallName name([](const void* made) { return static_cast<const observe::FlightCall*>(made)->name(); }, &flight);
-  std::shared_ptr<Work> work;
-  try {
-    work = call();
-  } catch (...) {
-    flight.ended(std::current_exception());
-    throw;
-  }
-  if (work != nullptr && !in_progress.taken()) internal::follow(flight, *work, by_future);
-  return work;
-}
 
 // `work`, whose future holds `outputs`: the tensors of the caller, where the call was made with views of them.
 std::shared_ptr<Work> with_outputs(std::shared_ptr<Work> work, Outputs outputs) {
@@ -157,45 +96,6 @@ void check_rows_apart(const Validator& check, const at::Tensor& output, std::int
 }
 
 }  // namespace
-
-template <class Options, class Call>
-std::shared_ptr<Work> ProcessGroup::enter(const char* operation, const Options& options, std::uint64_t payload,
-                                          const Call& prepared) {
-  LaneScope* lane = LaneScope::current();
-  Options settled = options;
-  ProcessGroup& target = here();
-  if (lane != nullptr) {
-    settled.async = settled.async && lane->overlaps();
-    settled.tag = lane->next_tag();
-  }
-  observe::CallArguments arguments = prepared.arguments;
-  const internal::WatchedCall watched(operation, arguments.kind, target.rank(), arguments.bytes, payload);
-  arguments.root = root_of(options);
-  arguments.tag = internal::packed(settled.tag);
-  arguments.waits = !settled.async;
-  arguments.called = Deadline::Clock::now();  // read once for the record and for the call's deadline
-  std::shared_ptr<Work> work = make_recorded(operation, target, target.names_->record, arguments, settled.async,
-                                             [&] { return prepared.make(operation, target, settled); });
-  if (payload != 0) target.names_->payload.fetch_add(payload, std::memory_order_relaxed);
-  internal::require_work(work, target, operation);
-  if (lane != nullptr && !settled.async) settle(*work, *lane);
-  return work;
-}
-
-// Point to point calls have no options, and do not end at once on a lane: both sides may send first.
-template <class Call>
-std::shared_ptr<Work> ProcessGroup::enter(const char* operation, const Call& prepared) {
-  ProcessGroup& target = here();
-  observe::CallArguments arguments = prepared.arguments;
-  arguments.waits = false;
-  arguments.called = Deadline::Clock::now();
-  const std::uint64_t sent = arguments.kind == CallKind::send ? arguments.bytes : 0;
-  const internal::WatchedCall watched(operation, arguments.kind, target.rank(), arguments.bytes, sent);
-  std::shared_ptr<Work> work = make_recorded(operation, target, target.names_->record, arguments, /*by_future=*/false,
-                                             [&] { return prepared.make(operation, target); });
-  internal::require_work(work, target, operation);
-  return work;
-}
 
 std::shared_ptr<Work> ProcessGroup::broadcast(Tensors tensors, const BroadcastOptions& options) {
   const Validator check(*this, "broadcast");
@@ -462,59 +362,6 @@ void ProcessGroup::monitored_barrier(Milliseconds timeout, bool wait_all) {
       {"monitored_barrier", group.rank(), group.size(), observe::FlightCall(), Deadline::Clock::now()});
   internal::recorded(flight,
                      [&] { group.do_monitored_barrier(timeout.count() == 0 ? group.timeout() : timeout, wait_all); });
-}
-
-namespace {
-
-observe::CallArguments of_message(observe::CallArguments arguments, int peer, int tag) {
-  arguments.root = peer;
-  arguments.message_tag = tag;
-  return arguments;
-}
-
-void check_tag(const Validator& check, int tag) {
-  if (tag < 0 || tag >= kFirstInternalTag)
-    check.fail(concat("the tag is ", tag, "; tags are in [0, ", kFirstInternalTag, ")"));
-}
-
-void check_message(const Validator& check, const char* peer_name, int peer, int tag, const ProcessGroup& group) {
-  check.rank(peer_name, peer);
-  if (peer == group.rank()) check.fail(concat(peer_name, " is this rank itself"));
-  check_tag(check, tag);
-}
-
-}  // namespace
-
-std::shared_ptr<Work> ProcessGroup::send(Tensors tensors, int destination, int tag) {
-  const Validator check(*this, "send");
-  check.tensors("tensors", tensors);
-  check_message(check, "the destination", destination, tag, *this);
-  return enter(
-      "send",
-      PreparedCall{of_message(arguments_of(CallKind::send, __builtin_return_address(0), tensors), destination, tag),
-                   NoOutputs(), [&](ProcessGroup& group) { return group.do_send(tensors, destination, tag); }});
-}
-
-std::shared_ptr<Work> ProcessGroup::recv(Tensors tensors, int source, int tag) {
-  const Validator check(*this, "recv");
-  check.outputs("tensors", tensors);
-  check_message(check, "the source", source, tag, *this);
-  return enter("recv",
-               PreparedCall{of_message(arguments_of(CallKind::recv, __builtin_return_address(0), tensors), source, tag),
-                            tensors, [&](ProcessGroup& group) { return group.do_recv(tensors, source, tag); }});
-}
-
-std::shared_ptr<Work> ProcessGroup::recv_anysource(Tensors tensors, int tag) {
-  const Validator check(*this, "recv_anysource");
-  check.outputs("tensors", tensors);
-  if (tensors.size() != 1)
-    check.fail(
-        concat("a list of ", tensors.size(), " tensors, which could come from different ranks; receive one at a time"));
-  check_tag(check, tag);
-  return enter("recv_anysource",
-               PreparedCall{of_message(arguments_of(CallKind::recv_anysource, __builtin_return_address(0), tensors),
-                                       /*peer=*/-1, tag),
-                            tensors, [&](ProcessGroup& group) { return group.do_recv_anysource(tensors, tag); }});
 }
 
 }  // namespace gradwire

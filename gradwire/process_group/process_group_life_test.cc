@@ -1,68 +1,29 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Callbacks, messages, lanes, ends and errors of groups over our own backends: what the conformance suite
-// (gradwire/testing) does not ask of every group.
+// Memory, lanes, ends and forks of groups over our own backends: what the conformance suite (gradwire/testing) does not
+// ask of every group.
 #include <ATen/Functions.h>
 #include <ATen/core/ivalue.h>
 #include <ATen/core/jit_type.h>
-#include <c10/core/InferenceMode.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cmath>
-#include <future>
-#include <optional>
 #include <thread>
 
 #include "gradwire/base/error.h"
 #include "gradwire/process_group/closable.h"
 #include "gradwire/process_group/duplicate_list_internal.h"
+#include "gradwire/process_group/groups_test_support.h"
 #include "gradwire/process_group/init.h"
 #include "gradwire/process_group/lane_scope.h"
-#include "gradwire/process_group/parked_threads_internal.h"
 #include "gradwire/process_group/process_group.h"
 #include "gradwire/store/hash_store.h"
-#include "gradwire/store/prefix_store.h"
-#include "tests/support/named_group.h"
-#include "tests/support/ranks.h"
 
-namespace gradwire::process_group_life_test {
+namespace gradwire::groups_test::ends {
 namespace {
-
-using test_support::engine_of;
-using test_support::make_named_group;
-using test_support::run_ranks;
-
-constexpr Milliseconds kLong = std::chrono::minutes(2);
-
-AllReduceOptions at_once() {
-  AllReduceOptions options;
-  options.async = false;
-  return options;
-}
-
-at::Tensor number(double value) { return at::full({1}, value, at::kDouble); }
-
-double number_of(const at::Tensor& tensor) { return tensor.item<double>(); }
-
-class Groups : public ::testing::TestWithParam<std::string> {
- protected:
-  void on_ranks(int world, const std::function<void(const std::shared_ptr<ProcessGroup>& group)>& body) {
-    run_ranks(engine_of(GetParam()), world, [&](int rank, const std::shared_ptr<Store>& store) {
-      const auto group = make_named_group(GetParam(), store, rank, world, kLong);
-      group->set_group_name("test");
-      body(group);
-    });
-  }
-
-  // What docs/backends.md denies an engine of c10d.
-  bool callbacks_may_wait() const { return GetParam() == "threads" || GetParam() == "shm"; }
-  bool sees_mismatches() const { return GetParam() != "gloo"; }
-  bool sends_are_buffered() const { return GetParam() != "gloo"; }
-  bool carries_tags() const { return callbacks_may_wait(); }
-};
 
 // Twelve floats a rank. What all ranks send together does not depend on who is the root.
 TEST_P(Groups, PayloadIsWhatTheTextbookAlgorithmsSend) {
@@ -136,91 +97,6 @@ TEST_P(Groups, TypesThatAreNotReducedTravelToo) {
   });
 }
 
-TEST_P(Groups, WhatACallbackCallsKeepsItsPlaceInTheOrder) {
-  if (!callbacks_may_wait()) return;
-  on_ranks(2, [](const std::shared_ptr<ProcessGroup>& group) {
-    // The callback is there before the work can end, because the other rank starts only when told; so it runs where the
-    // work ends, between the first and whatever else is called.
-    at::Tensor a = number(1);
-    at::Tensor b = number(2);
-    at::Tensor go = at::zeros({1});
-    if (group->rank() == 1) group->recv({go}, 0)->wait();
-    const auto work = group->all_reduce({a});
-    const Future chained = work->future()->then(
-        [&](c10::ivalue::Future&) {
-          a.add_(100);
-          group->all_reduce({b})->wait();
-          return c10::IValue(b);
-        },
-        c10::TensorType::get());
-    if (group->rank() == 0) group->send({go}, 1)->wait();
-    chained->waitAndThrow();
-    EXPECT_EQ(number_of(a), 102);
-    EXPECT_EQ(number_of(b), 4);
-    group->barrier()->wait();
-  });
-}
-
-// The future of each call is taken, so nobody but the worker runs them; and the worker runs the callback.
-TEST_P(Groups, ACallbackMayWaitForCallsThatWereMadeBefore) {
-  if (!callbacks_may_wait()) return;
-  on_ranks(2, [](const std::shared_ptr<ProcessGroup>& group) {
-    at::Tensor a = number(1), b = number(2), c = number(3), d = number(4);
-    at::Tensor go = at::zeros({1});
-    if (group->rank() == 1) group->recv({go}, 0)->wait();
-    const auto first = group->all_reduce({a});
-    const auto second = group->all_reduce({b});
-    const auto coalesced = group->all_gather_into_tensor_coalesced({at::zeros({2}, at::kDouble)}, {c});
-    const auto expanded = group->all_reduce({d.expand({3})});
-    const Future of_second = second->future();
-    const Future chained = first->future()->then(
-        [&](c10::ivalue::Future&) {
-          second->wait();
-          coalesced->wait();
-          expanded->wait(kLong);
-          return c10::IValue(b);
-        },
-        c10::TensorType::get());
-    if (group->rank() == 0) group->send({go}, 1)->wait();
-    chained->waitAndThrow();
-    EXPECT_EQ(number_of(b), 4);
-    EXPECT_EQ(number_of(d), 8);
-    group->barrier()->wait();
-  });
-}
-
-// Calls that copy their input, whoever runs them, read what the calls before them wrote.
-TEST_P(Groups, ACallReadsWhatTheCallsBeforeItWrote) {
-  on_ranks(2, [this](const std::shared_ptr<ProcessGroup>& group) {
-    const auto parts_of = [](const at::Tensor& tensor) { return tensor.chunk(2); };
-    for (int round = 0; round < 20; ++round) {
-      std::vector<std::shared_ptr<Work>> works;
-      at::Tensor gathered = at::ones({4}), reduced = at::zeros({2});
-      works.push_back(group->all_reduce({gathered}));
-      works.push_back(group->reduce_scatter({reduced}, {parts_of(gathered)}));
-      at::Tensor exchanged = at::ones({4});
-      works.push_back(group->all_reduce({exchanged}));
-      works.push_back(group->all_to_all_single(exchanged, exchanged, {}, {}));
-      at::Tensor listed = at::ones({4}), received = at::zeros({4});
-      works.push_back(group->all_reduce({listed}));
-      works.push_back(group->all_to_all(parts_of(received), parts_of(listed)));
-      at::Tensor strided = at::ones({3, 4}).t();
-      works.push_back(group->all_reduce({strided}));
-      works.push_back(group->all_reduce({strided}));
-      at::Tensor one = at::ones({1});
-      // An engine of c10d writes the result of an expanded tensor back on a thread of its own.
-      if (callbacks_may_wait()) works.push_back(group->all_reduce({one.expand({5})}));
-      works.push_back(group->all_reduce({one.expand({5})}));
-      for (const auto& work : works) work->wait();
-      EXPECT_TRUE(at::equal(reduced, at::full({2}, 4.))) << reduced;
-      EXPECT_TRUE(at::equal(exchanged, at::full({4}, 2.))) << exchanged;
-      EXPECT_TRUE(at::equal(received, at::full({4}, 2.))) << received;
-      EXPECT_TRUE(at::equal(strided, at::full({4, 3}, 4.))) << strided;
-      EXPECT_EQ(one.item<float>(), callbacks_may_wait() ? 4 : 2);
-    }
-  });
-}
-
 // Not only with the next call. The end of a call may come before its group lets go.
 TEST_P(Groups, ACallThatHasEndedLetsGoOfItsTensors) {
   on_ranks(2, [](const std::shared_ptr<ProcessGroup>& group) {
@@ -232,158 +108,6 @@ TEST_P(Groups, ACallThatHasEndedLetsGoOfItsTensors) {
     }
     EXPECT_EQ(freed.get_future().wait_for(kLong), std::future_status::ready);
     group->barrier()->wait();
-  });
-}
-
-// A call of a hybrid group waits for calls of the groups below it, and no other call may begin within it.
-TEST_P(Groups, SeveralCallsUnderWayEndOneAfterTheOther) {
-  on_ranks(4, [](const std::shared_ptr<ProcessGroup>& group) {
-    for (int round = 0; round < 5; ++round) {
-      Tensors tensors;
-      std::vector<std::shared_ptr<Work>> works;
-      for (int call = 0; call < 6; ++call) {
-        tensors.push_back(at::full({call % 2 == 0 ? 1000 : 300'000}, static_cast<float>(call + 1)));
-        works.push_back(group->all_reduce({tensors.back()}));
-      }
-      for (const auto& work : works) work->wait();
-      for (int call = 0; call < 6; ++call)
-        EXPECT_TRUE(tensors[static_cast<std::size_t>(call)].eq(4 * (call + 1)).all().item<bool>()) << "call " << call;
-    }
-  });
-}
-
-// Rank 0's callback waits for another group's call. Its own group's next call needs rank 1, which waits for what the
-// callback does then.
-TEST_P(Groups, ACallbackThatWaitsForAnotherGroupDoesNotBeginTheNextCall) {
-  if (!callbacks_may_wait()) return;
-  on_ranks(2, [](const std::shared_ptr<ProcessGroup>& group) {
-    const std::shared_ptr<ProcessGroup> other = group->dup();
-    const at::Tensor a = number(1), b = number(2), f = number(3), go = number(0);
-    if (group->rank() == 0) {
-      const auto of_other = other->all_reduce({f});
-      const auto first = group->all_reduce({a});
-      const Future chained = first->future()->then(
-          [&](c10::ivalue::Future&) {
-            of_other->wait();
-            other->send({go}, 1)->wait();
-            return c10::IValue(1);
-          },
-          c10::IntType::get());
-      const auto second = group->all_reduce({b});
-      chained->waitAndThrow();
-      second->wait();
-    } else {
-      group->all_reduce({a})->wait();
-      other->all_reduce({f})->wait();
-      other->recv({go}, 0)->wait();
-      group->all_reduce({b})->wait();
-    }
-    EXPECT_EQ(number_of(b), 4);
-    group->barrier()->wait();
-  });
-}
-
-// The result of the first is written back by a callback.
-TEST_P(Groups, AnExpandedTensorMayBeReducedAgainAtOnce) {
-  if (!callbacks_may_wait()) return;
-  on_ranks(2, [](const std::shared_ptr<ProcessGroup>& group) {
-    for (int round = 0; round < 1000; ++round) {
-      const at::Tensor one = at::ones({1});
-      const auto first = group->all_reduce({one.expand({5})});
-      const auto second = group->all_reduce({one.expand({5})});
-      second->wait();
-      first->wait();
-      ASSERT_EQ(one.item<float>(), 4) << "round " << round;
-    }
-  });
-}
-
-// The Work of a send is held, and nobody waits for it.
-TEST_P(Groups, ShutdownWaitsForSendsWhoseWorksAreHeld) {
-  on_ranks(2, [](const std::shared_ptr<ProcessGroup>& outside) {
-    const std::shared_ptr<ProcessGroup> group = outside->dup();
-    const at::Tensor large = at::full({1 << 21}, 7.);
-    if (group->rank() == 0) {
-      const auto work = group->send({large}, 1);
-      outside->barrier()->wait();
-      group->shutdown();
-      EXPECT_TRUE(work->is_completed());
-      EXPECT_NO_THROW(work->wait());
-      outside->barrier()->wait();
-    } else {
-      const at::Tensor received = at::zeros_like(large);
-      outside->barrier()->wait();
-      group->recv({received}, 0)->wait();
-      EXPECT_TRUE(received.equal(large));
-      outside->barrier()->wait();
-    }
-  });
-}
-
-// What a callback does may need what the waiting thread holds.
-TEST_P(Groups, WaitingRunsNobodysCallback) {
-  on_ranks(2, [](const std::shared_ptr<ProcessGroup>& group) {
-    const at::Tensor mine = number(1);
-    const at::Tensor go = number(0);
-    if (group->rank() == 1) group->recv({go}, 0)->wait();
-    const auto work = group->all_reduce({mine});
-    std::atomic<std::thread::id> where;
-    std::promise<void> ran;
-    work->future()->addCallback(
-        [&](c10::ivalue::Future&) {
-          where = std::this_thread::get_id();
-          ran.set_value();
-        },
-        /*uses_future=*/false);
-    if (group->rank() == 0) group->send({go}, 1)->wait();
-    work->wait();
-    ran.get_future().wait();
-    if (group->rank() == 0) {
-      EXPECT_NE(where.load(), std::this_thread::get_id());
-    }
-    EXPECT_EQ(number_of(mine), 2);
-  });
-}
-
-// Calls run with the state of their caller, whoever runs them: here writing the result back is no part of a graph.
-TEST_P(Groups, ResultsAreWrittenIntoLeavesInWhateverModeSomebodyWaits) {
-  on_ranks(2, [](const std::shared_ptr<ProcessGroup>& group) {
-    for (int i = 0; i < 50; ++i) {
-      const at::Tensor leaf = at::ones({3, 2}).t().set_requires_grad(true);
-      const auto work = group->all_reduce({leaf});
-      work->wait();
-      EXPECT_TRUE(at::equal(leaf.detach(), at::full({2, 3}, 2.)));
-      EXPECT_TRUE(leaf.is_leaf());
-    }
-    at::Tensor inference;
-    std::shared_ptr<Work> work;
-    {
-      const c10::InferenceMode within;
-      inference = at::ones({3, 2}).t();
-      work = group->all_reduce({inference});
-    }
-    work->wait();
-    EXPECT_TRUE(at::equal(inference, at::full({2, 3}, 2.)));
-  });
-}
-
-TEST_P(Groups, ACallbackMayDropTheLastReferenceToTheGroup) {
-  on_ranks(2, [](const std::shared_ptr<ProcessGroup>& group) {
-    std::shared_ptr<ProcessGroup> copy = group->dup();
-    at::Tensor tensor = number(1);
-    std::shared_ptr<Work> work = copy->all_reduce({tensor});
-    const Future chained = work->future()->then(
-        [&](c10::ivalue::Future&) {
-          // Whoever runs this may be the group's own worker.
-          work.reset();
-          copy.reset();
-          return c10::IValue(1);
-        },
-        c10::IntType::get());
-    chained->waitAndThrow();
-    EXPECT_EQ(number_of(tensor), 2);
-    group->barrier()->wait();
-    internal::join_parked_threads();
   });
 }
 
@@ -483,233 +207,6 @@ TEST_P(Groups, ShutdownFinishesAndThenRefuses) {
   });
 }
 
-TEST_P(Groups, FuturesOfMessagesCompleteByThemselves) {
-  on_ranks(2, [](const std::shared_ptr<ProcessGroup>& group) {
-    const int peer = 1 - group->rank();
-    at::Tensor question = number(0);
-    at::Tensor answer = number(0);
-    // Rank 0 asks; the callback of rank 1 answers; the receive of the answer was posted first, so it must not hold the
-    // other up.
-    if (group->rank() == 0) {
-      const Future got = group->recv({answer}, peer, 2)->future();
-      group->send({number(20)}, peer, 1);
-      got->waitAndThrow();
-      EXPECT_EQ(number_of(answer), 21);
-    } else {
-      const Future never_first = group->recv({answer}, peer, 3)->future();
-      const Future got = group->recv({question}, peer, 1)
-                             ->future()
-                             ->then(
-                                 [&](c10::ivalue::Future&) {
-                                   group->send({question.add(1)}, peer, 2)->wait();
-                                   return c10::IValue(1);
-                                 },
-                                 c10::IntType::get());
-      got->waitAndThrow();
-      EXPECT_FALSE(never_first->completed());
-      group->send({number(0)}, 0, 4)->wait();
-      never_first->waitAndThrow();
-    }
-    if (group->rank() == 0) {
-      at::Tensor told = number(1);
-      group->recv({told}, peer, 4)->wait();
-      group->send({told}, peer, 3)->wait();
-    }
-    group->shutdown();
-  });
-}
-
-TEST_P(Groups, ACallbackOfAMessageMayShutTheGroupDownWhileAnotherThreadDoes) {
-  on_ranks(2, [](const std::shared_ptr<ProcessGroup>& shared) {
-    const std::shared_ptr<ProcessGroup> group = shared->dup();
-    if (group == nullptr) return;
-    if (group->rank() == 0) {
-      group->send({number(1)}, 1)->wait();
-      shared->barrier()->wait();
-      group->shutdown();
-      return;
-    }
-    at::Tensor got = number(0);
-    std::atomic<bool> begun{false};
-    std::atomic<bool> is_ending{false};
-    std::thread other([&] {
-      while (!begun) std::this_thread::yield();
-      is_ending = true;
-      group->shutdown();
-    });
-    // On the thread that watches messages, or here where the message has come already.
-    const Future called = group->recv({got}, 0)->future()->then(
-        [&](c10::ivalue::Future&) {
-          begun = true;
-          while (!is_ending) std::this_thread::yield();
-          group->shutdown();
-          group->shutdown();
-          return c10::IValue(1);
-        },
-        c10::IntType::get());
-    called->waitAndThrow();
-    other.join();
-    shared->barrier()->wait();
-  });
-}
-
-// On a thread of the library's, and on one that waits.
-TEST_P(Groups, ACallbackThatThrowsEndsNeitherAThreadNorAWait) {
-  on_ranks(2, [](const std::shared_ptr<ProcessGroup>& group) {
-    const int peer = 1 - group->rank();
-    const auto add_throwing_callback = [](Work& work) {
-      try {
-        work.future()->addCallback([](c10::ivalue::Future&) { throw std::runtime_error("of a callback"); },
-                                   /*uses_future=*/false);
-      } catch (const std::runtime_error&) {
-        // The future had completed, and runs the callback at once.
-      }
-    };
-    for (int round = 0; round < 2; ++round) {
-      at::Tensor got = number(0);
-      const auto sent = group->send({number(7 + round)}, peer, 1);
-      const auto received = group->recv({got}, peer, 1);
-      add_throwing_callback(*received);
-      EXPECT_TRUE(received->wait());
-      EXPECT_EQ(number_of(got), 7 + round);
-      sent->wait();
-      const auto reduced = group->all_reduce({got});
-      add_throwing_callback(*reduced);
-      EXPECT_TRUE(reduced->wait());
-      EXPECT_EQ(number_of(got), 14 + 2 * round);
-    }
-  });
-}
-
-TEST_P(Groups, AMessageOfAnotherLengthIsAMismatch) {
-  if (!sees_mismatches()) return;
-  on_ranks(2, [](const std::shared_ptr<ProcessGroup>& group) {
-    if (group->rank() == 0) {
-      for (const std::int64_t count : {3, 5}) group->send({at::ones({count})}, 1)->wait(kLong);
-    } else {
-      at::Tensor four = at::zeros({4});
-      EXPECT_THROW(group->recv({four}, 0)->wait(), MismatchError);
-      const auto second = group->recv({four}, 0);
-      EXPECT_THROW(second->future()->waitAndThrow(), MismatchError);
-      EXPECT_FALSE(second->is_success());
-    }
-    group->barrier()->wait();
-  });
-}
-
-TEST_P(Groups, ATimedWaitForAMessageLeavesItGoing) {
-  on_ranks(2, [](const std::shared_ptr<ProcessGroup>& group) {
-    at::Tensor tensor = number(group->rank() + 1);
-    if (group->rank() == 1) {
-      const auto work = group->recv({tensor}, 0);
-      EXPECT_THROW(work->wait(Milliseconds(30)), TimeoutError);
-      EXPECT_FALSE(work->is_completed());
-      group->barrier()->wait();
-      EXPECT_TRUE(work->wait());
-      EXPECT_EQ(number_of(tensor), 1);
-    } else {
-      group->barrier()->wait();
-      group->send({tensor}, 1)->wait();
-    }
-    group->barrier()->wait();
-  });
-}
-
-TEST_P(Groups, MonitoredBarrierNamesWhoIsMissing) {
-  on_ranks(3, [](const std::shared_ptr<ProcessGroup>& group) {
-    group->monitored_barrier(kLong);
-    if (group->rank() == 0) {
-      try {
-        group->monitored_barrier(Milliseconds(50), true);
-        ADD_FAILURE() << "rank 2 was not there";
-      } catch (const TimeoutError& error) {
-        EXPECT_NE(std::find(error.peers().begin(), error.peers().end(), 2), error.peers().end()) << error.what();
-      }
-    } else if (group->rank() == 1) {
-      try {
-        group->monitored_barrier(Milliseconds(100), true);
-        ADD_FAILURE() << "rank 2 was not there";
-      } catch (const TimeoutError& error) {  // rank 0 has told
-        EXPECT_NE(std::find(error.peers().begin(), error.peers().end(), 2), error.peers().end()) << error.what();
-      }
-    }
-    group->barrier()->wait();
-    // What came late for the one that failed does not count for the next.
-    if (group->rank() == 2) {
-      EXPECT_THROW(group->monitored_barrier(Milliseconds(30)), TimeoutError);
-    }
-    group->barrier()->wait();
-    group->monitored_barrier(kLong);
-  });
-}
-
-// Whoever aborts, the rank that waits or the one for which it waits.
-TEST_P(Groups, AMonitoredBarrierEndsWhenItsGroupIsAborted) {
-  for (const int aborts : {0, 1}) {
-    on_ranks(2, [&](const std::shared_ptr<ProcessGroup>& group) {
-      group->barrier()->wait();
-      std::thread other;
-      if (group->rank() == aborts) {
-        other = std::thread([&] {
-          // Before the barrier or within, as it comes: the end is the same.
-          std::this_thread::yield();
-          group->abort("enough");
-        });
-      }
-      if (group->rank() == 1) {
-        const auto begin = std::chrono::steady_clock::now();
-        try {
-          group->monitored_barrier(kLong);
-          ADD_FAILURE() << "rank 0 was not there";
-        } catch (const AbortedError& error) {
-          EXPECT_EQ(aborts, 1) << error.what();
-        } catch (const PeerError& error) {
-          if (aborts == 0) {
-            EXPECT_EQ(error.peers(), std::vector<int>{0}) << error.what();
-          } else {
-            // Over hybrid rank 0 may tell of this rank's abort() before all parts of the group here are aborted.
-            EXPECT_NE(std::string(error.what()).find("enough"), std::string::npos) << error.what();
-          }
-        }
-        EXPECT_LT(std::chrono::steady_clock::now() - begin, kLong / 2);
-      } else if (aborts == 1) {
-        EXPECT_THROW(group->barrier()->wait(), PeerError);  // this rank is not gone
-      }
-      if (other.joinable()) other.join();
-    });
-  }
-}
-
-// The barrier's own time limit counts, not that of the group.
-TEST_P(Groups, AMonitoredBarrierMayWaitLongerThanTheGroup) {
-  on_ranks(2, [](const std::shared_ptr<ProcessGroup>& group) {
-    group->barrier()->wait();
-    group->set_timeout(Milliseconds(300));
-    if (group->rank() == 1) {
-      const Deadline late = Deadline::after(Milliseconds(800));
-      while (!late.expired()) std::this_thread::yield();
-    }
-    EXPECT_NO_THROW(group->monitored_barrier(kLong));
-    group->set_timeout(kLong);
-    group->barrier()->wait();
-  });
-}
-
-TEST_P(Groups, AReceiveThatHasEndedLiesInTheTensor) {
-  on_ranks(2, [](const std::shared_ptr<ProcessGroup>& group) {
-    const at::Tensor sent = at::arange(6, at::kFloat).view({2, 3});
-    if (group->rank() == 0) {
-      group->send({sent}, 1)->wait();
-    } else {
-      at::Tensor transposed = at::zeros({3, 2});
-      const std::shared_ptr<Work> work = group->recv({transposed.t()}, 0);
-      while (!work->is_completed()) std::this_thread::yield();
-      EXPECT_TRUE(at::equal(transposed.t(), sent)) << transposed;
-    }
-    group->barrier()->wait();
-  });
-}
-
 TEST_P(Groups, AFactorThatIsNanGivesNanOnAllRanks) {
   on_ranks(2, [](const std::shared_ptr<ProcessGroup>& group) {
     AllReduceOptions options;
@@ -726,36 +223,6 @@ TEST_P(Groups, MoreMemoryThanThereIsAnywhereIsRefused) {
     EXPECT_THROW(group->allocate(std::int64_t{1} << 61, at::kDouble), InvalidArgument);
     EXPECT_THROW(group->allocate(std::int64_t{1} << 60, at::kFloat), InvalidArgument);
     group->barrier()->wait();
-  });
-}
-
-// Lets one rank wait until another has come somewhere, without a message of the group under test.
-class Signpost {
- public:
-  Signpost(std::shared_ptr<Store> store, std::string name) : store_(std::move(store)), name_(std::move(name)) {}
-  void reach() { store_->set(name_, "1"); }
-  void await() { store_->wait(std::span(&name_, 1), kLong); }
-
- private:
-  std::shared_ptr<Store> store_;
-  std::string name_;
-};
-
-// What the barrier waited for in vain is waited for no longer.
-TEST_P(Groups, AGroupEndsSoonAfterAMonitoredBarrierToWhichARankDidNotCome) {
-  run_ranks(engine_of(GetParam()), 2, [](int rank, const std::shared_ptr<Store>& store) {
-    const auto group = make_named_group(GetParam(), store, rank, 2, kLong);
-    Signpost ended(store, "ended");
-    if (rank == 0) {
-      EXPECT_THROW(group->monitored_barrier(Milliseconds(50)), TimeoutError);
-      const Deadline soon = Deadline::after(kLong / 2);
-      group->shutdown();
-      EXPECT_FALSE(soon.expired());
-      ended.reach();
-    } else {
-      ended.await();
-      group->shutdown();
-    }
   });
 }
 
@@ -926,4 +393,4 @@ TEST(DuplicateList, AbortsThoseThatLiveAndThoseThatComeLater) {
 INSTANTIATE_TEST_SUITE_P(Backends, Groups, ::testing::ValuesIn(test_support::named_groups()), test_support::name_case);
 
 }  // namespace
-}  // namespace gradwire::process_group_life_test
+}  // namespace gradwire::groups_test::ends

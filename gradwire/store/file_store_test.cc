@@ -21,6 +21,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/base/os_handles.h"
 #include "gradwire/store/store_test_support_internal.h"
+#include "tests/support/ranks.h"
 
 namespace gradwire::file_store_test {
 namespace {
@@ -53,14 +54,14 @@ class FileStoreTest : public ::testing::Test {
     if (::fcntl(fd, F_OFD_SETLKW, &request) != 0) throw std::runtime_error("cannot lock");
   }
 
-  store_test::TemporaryFolder folder_;
-  const std::string path_ = folder_.file("store");
+  test_support::TemporaryFolder folder_;
+  const std::string path_ = folder_.path() + "/store";
 };
 
 TEST_F(FileStoreTest, TakesAFileThatIsMissingOrEmpty) {
   open()->set("key", "value");
   EXPECT_EQ(open()->get("key"), "value");
-  const std::string empty = folder_.file("empty");
+  const std::string empty = folder_.path() + "/empty";
   write_file(empty, "");
   FileStore(empty, 1).set("key", "value");
   EXPECT_EQ(FileStore(empty, 1).get("key"), "value");
@@ -83,10 +84,10 @@ TEST_F(FileStoreTest, RefusesWhatIsNoStoreAndLeavesItAlone) {
     EXPECT_TRUE(contains(message_of<StoreError>([&] { open(); }), path_));
     EXPECT_EQ(read_file(path_), text);
   }
-  EXPECT_TRUE(contains(message_of<StoreError>([&] { FileStore(folder_.file("no/such/folder")); }), "No such file"));
-  EXPECT_THROW(FileStore(folder_.file("")), StoreError) << "a folder";
-  ASSERT_EQ(::mkfifo(folder_.file("pipe").c_str(), 0600), 0);
-  EXPECT_THROW(FileStore(folder_.file("pipe")), StoreError);
+  EXPECT_TRUE(contains(message_of<StoreError>([&] { FileStore(folder_.path() + "/no/such/folder"); }), "No such file"));
+  EXPECT_THROW(FileStore(folder_.path() + "/"), StoreError) << "a folder";
+  ASSERT_EQ(::mkfifo((folder_.path() + "/pipe").c_str(), 0600), 0);
+  EXPECT_THROW(FileStore(folder_.path() + "/pipe"), StoreError);
   EXPECT_THROW(FileStore(""), InvalidArgument);
   EXPECT_THROW(FileStore(path_, 0), InvalidArgument);
 }
@@ -94,7 +95,7 @@ TEST_F(FileStoreTest, RefusesWhatIsNoStoreAndLeavesItAlone) {
 TEST_F(FileStoreTest, SaysSoWhenTheFileIsRemovedOrReplaced) {
   const auto store = open();
   store->set("key", "value");
-  std::filesystem::rename(path_, folder_.file("elsewhere"));
+  std::filesystem::rename(path_, folder_.path() + "/elsewhere");
   EXPECT_TRUE(contains(message_of<StoreError>([&] { store->set("key", "other"); }), "removed"));
   EXPECT_TRUE(contains(message_of<StoreError>([&] { store->get("key"); }), "removed"));
   open()->set("key", "of another store");

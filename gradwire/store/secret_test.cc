@@ -6,11 +6,13 @@
 #include <sys/stat.h>
 
 #include <fstream>
+#include <future>
 #include <map>
 
 #include "gradwire/base/error.h"
 #include "gradwire/store/handshake_internal.h"
 #include "gradwire/store/store_test_support_internal.h"
+#include "tests/support/ranks.h"
 #include "tests/support/secrets.h"
 
 namespace gradwire::secret_test {
@@ -20,15 +22,15 @@ using store_internal::proof_of;
 using store_internal::Role;
 using store_test::message_of;
 
-std::string write_file(const store_test::TemporaryFolder& folder, const std::string& name, const std::string& bytes,
+std::string write_file(const test_support::TemporaryFolder& folder, const std::string& name, const std::string& bytes,
                        mode_t mode = 0600) {
-  std::ofstream(folder.file(name), std::ios::binary) << bytes;
-  EXPECT_EQ(::chmod(folder.file(name).c_str(), mode), 0);
-  return folder.file(name);
+  std::ofstream(folder.path() + "/" + name, std::ios::binary) << bytes;
+  EXPECT_EQ(::chmod((folder.path() + "/" + name).c_str(), mode), 0);
+  return folder.path() + "/" + name;
 }
 
 TEST(Secret, AFileIsReadWithoutItsLineEnd) {
-  const store_test::TemporaryFolder folder;
+  const test_support::TemporaryFolder folder;
   EXPECT_EQ(read_secret_file(write_file(folder, "bare", "abc")), "abc");
   EXPECT_EQ(read_secret_file(write_file(folder, "unix", "abc\n")), "abc");
   EXPECT_EQ(read_secret_file(write_file(folder, "dos", "abc\r\n")), "abc");
@@ -38,17 +40,17 @@ TEST(Secret, AFileIsReadWithoutItsLineEnd) {
 }
 
 TEST(Secret, OneThatIsNoneIsRefused) {
-  const store_test::TemporaryFolder folder;
+  const test_support::TemporaryFolder folder;
   for (const std::string& bytes : {std::string(), std::string("\n"), std::string(kMaxSecretBytes + 1, 's')}) {
     const std::string path = write_file(folder, "bad", bytes);
     EXPECT_NE(message_of<InvalidArgument>([&] { read_secret_file(path); }).find(path), std::string::npos);
   }
-  EXPECT_THROW(read_secret_file(folder.file("missing")), InvalidArgument);
+  EXPECT_THROW(read_secret_file(folder.path() + "/missing"), InvalidArgument);
 }
 
 TEST(Secret, APipeIsReadToItsEndAndOneThatNobodyWritesToIsRefused) {
-  const store_test::TemporaryFolder folder;
-  const std::string path = folder.file("pipe");
+  const test_support::TemporaryFolder folder;
+  const std::string path = folder.path() + "/pipe";
   ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
   EXPECT_THROW(read_secret_file(path), InvalidArgument);
   const UniqueFd reader(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
@@ -62,7 +64,7 @@ TEST(Secret, APipeIsReadToItsEndAndOneThatNobodyWritesToIsRefused) {
 }
 
 TEST(Secret, OneThatOtherUsersMayReadIsRefused) {
-  const store_test::TemporaryFolder folder;
+  const test_support::TemporaryFolder folder;
   for (const mode_t mode : {0400, 0600, 0700}) {
     EXPECT_EQ(read_secret_file(write_file(folder, "own", "abc", mode)), "abc");
   }
@@ -77,7 +79,7 @@ TEST(Secret, OneThatOtherUsersMayReadIsRefused) {
 // A secret that a cluster mounts belongs to root; the job's user reads it through the group. This user is not always
 // root, and a file of another user cannot be made without it.
 TEST(Secret, AGroupMayReadOneThatBelongsToAnotherUser) {
-  const store_test::TemporaryFolder folder;
+  const test_support::TemporaryFolder folder;
   const std::string path = write_file(folder, "mounted", "abc", 0440);
   if (::geteuid() == 0) {
     ASSERT_EQ(::chown(path.c_str(), 1, ::getegid()), 0);
@@ -88,7 +90,7 @@ TEST(Secret, AGroupMayReadOneThatBelongsToAnotherUser) {
 }
 
 TEST(Secret, TheEnvironmentNamesAFileOrHoldsIt) {
-  const store_test::TemporaryFolder folder;
+  const test_support::TemporaryFolder folder;
   std::map<std::string, std::string> variables;
   const auto read = [&](const char* name) -> std::optional<std::string> {
     const auto found = variables.find(name);
@@ -99,7 +101,7 @@ TEST(Secret, TheEnvironmentNamesAFileOrHoldsIt) {
   EXPECT_EQ(secret_from_environment(read), "of the variable");
   variables["GRADWIRE_SECRET_FILE"] = write_file(folder, "secret", "of the file\n");
   EXPECT_EQ(secret_from_environment(read), "of the file");
-  variables["GRADWIRE_SECRET_FILE"] = folder.file("missing");
+  variables["GRADWIRE_SECRET_FILE"] = folder.path() + "/missing";
   EXPECT_THROW(secret_from_environment(read), InvalidArgument);
 }
 

@@ -19,6 +19,7 @@
 #include "gradwire/store/prefix_store.h"
 #include "gradwire/store/store_test_support_internal.h"
 #include "gradwire/store/tcp_store.h"
+#include "tests/support/ranks.h"
 
 namespace gradwire::store_conformance_test {
 namespace {
@@ -44,10 +45,10 @@ class HashBench : public Bench {
 
 class FileBench : public Bench {
  public:
-  std::shared_ptr<Store> open() override { return std::make_shared<FileStore>(folder_.file("store"), 2); }
+  std::shared_ptr<Store> open() override { return std::make_shared<FileStore>(folder_.path() + "/store", 2); }
 
  private:
-  store_test::TemporaryFolder folder_;
+  test_support::TemporaryFolder folder_;
 };
 
 class TcpBench : public Bench {

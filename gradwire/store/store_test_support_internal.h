@@ -10,37 +10,12 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
-#include <filesystem>
 #include <functional>
-#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "gradwire/base/process.h"
-
 namespace gradwire::store_test {
-
-// A folder that goes at the end of the test.
-class TemporaryFolder {
- public:
-  TemporaryFolder() : path_((std::filesystem::temp_directory_path() / "gradwire-store-XXXXXX").string()) {
-    if (::mkdtemp(path_.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
-  }
-  ~TemporaryFolder() {
-    if (!owner_.is_current()) return;
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-
-  std::string file(const std::string& name) const { return path_ + "/" + name; }
-
- private:
-  std::string path_;
-  OwnerProcess owner_;
-};
 
 // Runs `body(i)` on `count` threads and joins them.
 inline void run_threads(int count, const std::function<void(int)>& body) {

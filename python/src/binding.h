@@ -67,6 +67,8 @@ void bind_functional(py::module_& module);
 void bind_nn(py::module_& module);
 void bind_comm_hook(py::module_& module);
 void bind_hooks(py::module_& module);
+void bind_auto_hook(py::module_& module, py::module_& hooks);  // of bind_hooks(): the class, and its functions
+void bind_power_sgd(py::module_& hooks);                       // of bind_hooks()
 void bind_optim(py::module_& module);
 void bind_averagers(py::module_& module);
 void bind_join(py::module_& module);
@@ -93,6 +95,9 @@ using UnlockedForAutograd = py::call_guard<WithoutLock, PythonInBackward>;
 // tensor or list of tensors in it. Throws a TypeError for what is no torch.futures.Future.
 py::object python_future(Future future);
 Future future_from(py::handle object);
+
+// A hook as Python's CommHook, or AutoHook where it is one; with the lock held.
+py::object hook_object(const std::shared_ptr<CommHook>& hook);
 
 // A hook's state as a dict, and back; with the lock held.
 py::dict dict_of(const HookState& state);

@@ -1,8 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// ProcessGroup, which Python classes may derive from. The Python names and argument shapes are c10d's.
+// ProcessGroup in Python. The names and argument shapes are c10d's.
 #include <ATen/Functions.h>
-#include <pybind11/trampoline_self_life_support.h>
 
 #include <algorithm>
 #include <numeric>
@@ -12,158 +11,12 @@
 
 #include "binding.h"
 #include "caller_frame.h"
-#include "gradwire/base/error.h"
-#include "gradwire/base/strings.h"
 #include "gradwire/process_group/process_group.h"
 #include "profiled.h"
+#include "py_process_group.h"
 
 namespace gradwire::python {
 namespace {
-
-using WorkPtr = std::shared_ptr<Work>;
-using GroupPtr = std::shared_ptr<ProcessGroup>;
-using Lists = std::vector<Tensors>;
-using Splits = std::vector<std::int64_t>;
-
-class PyProcessGroup final : public ProcessGroup, public py::trampoline_self_life_support {
- public:
-  using ProcessGroup::ProcessGroup;
-
-  bool supports(c10::DeviceType device) const override {
-    const std::string name = c10::DeviceTypeName(device, true);
-    return overridden(
-        base(), "supports", cast<bool>, [&] { return ProcessGroup::supports(device); }, name);
-  }
-  void abort(const std::string& reason) override {
-    overridden(
-        base(), "abort", [](const py::object&) {}, [&] { ProcessGroup::abort(reason); });
-  }
-  void shutdown() override {
-    overridden(
-        base(), "shutdown", [](const py::object&) {}, [&] { ProcessGroup::shutdown(); });
-  }
-
- protected:
-  int get_rank() const override {
-    return overridden(base(), "getRank", cast<int>, [&] { return ProcessGroup::get_rank(); });
-  }
-  int get_size() const override {
-    return overridden(base(), "getSize", cast<int>, [&] { return ProcessGroup::get_size(); });
-  }
-  std::string get_backend_name() const override {
-    return overridden(base(), "getBackendName", cast<std::string>, [&] { return ProcessGroup::get_backend_name(); });
-  }
-  std::string get_group_name() const override {
-    return overridden(base(), "getGroupName", cast<std::string>, [&] { return ProcessGroup::get_group_name(); });
-  }
-  void do_set_group_name(const std::string& name) override {
-    const auto otherwise = [&] { ProcessGroup::do_set_group_name(name); };
-    overridden(
-        base(), "setGroupName", [](const py::object&) {}, otherwise, name);
-  }
-  std::string get_group_desc() const override {
-    return overridden(base(), "getGroupDesc", cast<std::string>, [&] { return ProcessGroup::get_group_desc(); });
-  }
-  void do_set_group_desc(const std::string& desc) override {
-    const auto otherwise = [&] { ProcessGroup::do_set_group_desc(desc); };
-    overridden(
-        base(), "setGroupDesc", [](const py::object&) {}, otherwise, desc);
-  }
-
-  WorkPtr do_broadcast(Tensors& tensors, const BroadcastOptions& options) override {
-    return work(
-        "broadcast", [&] { return ProcessGroup::do_broadcast(tensors, options); }, tensors, options);
-  }
-  WorkPtr do_all_reduce(Tensors& tensors, const AllReduceOptions& options) override {
-    return work(
-        "allreduce", [&] { return ProcessGroup::do_all_reduce(tensors, options); }, tensors, options);
-  }
-  WorkPtr do_reduce(Tensors& tensors, const ReduceOptions& options) override {
-    return work(
-        "reduce", [&] { return ProcessGroup::do_reduce(tensors, options); }, tensors, options);
-  }
-  WorkPtr do_all_gather(Lists& outputs, Tensors& inputs, const AllGatherOptions& options) override {
-    const auto otherwise = [&] { return ProcessGroup::do_all_gather(outputs, inputs, options); };
-    return work("allgather", otherwise, outputs, inputs, options);
-  }
-  WorkPtr do_all_gather_into_tensor(at::Tensor& output, at::Tensor& input, const AllGatherOptions& options) override {
-    const auto otherwise = [&] { return ProcessGroup::do_all_gather_into_tensor(output, input, options); };
-    return work("_allgather_base", otherwise, output, input, options);
-  }
-  WorkPtr do_gather(Lists& outputs, Tensors& inputs, const GatherOptions& options) override {
-    const auto otherwise = [&] { return ProcessGroup::do_gather(outputs, inputs, options); };
-    return work("gather", otherwise, outputs, inputs, options);
-  }
-  WorkPtr do_scatter(Tensors& outputs, Lists& inputs, const ScatterOptions& options) override {
-    const auto otherwise = [&] { return ProcessGroup::do_scatter(outputs, inputs, options); };
-    return work("scatter", otherwise, outputs, inputs, options);
-  }
-  WorkPtr do_reduce_scatter(Tensors& outputs, Lists& inputs, const ReduceScatterOptions& options) override {
-    const auto otherwise = [&] { return ProcessGroup::do_reduce_scatter(outputs, inputs, options); };
-    return work("reduce_scatter", otherwise, outputs, inputs, options);
-  }
-  WorkPtr do_reduce_scatter_tensor(at::Tensor& output, at::Tensor& input,
-                                   const ReduceScatterOptions& options) override {
-    const auto otherwise = [&] { return ProcessGroup::do_reduce_scatter_tensor(output, input, options); };
-    return work("_reduce_scatter_base", otherwise, output, input, options);
-  }
-  WorkPtr do_all_to_all(Tensors& outputs, Tensors& inputs, const AllToAllOptions& options) override {
-    const auto otherwise = [&] { return ProcessGroup::do_all_to_all(outputs, inputs, options); };
-    return work("alltoall", otherwise, outputs, inputs, options);
-  }
-  WorkPtr do_all_to_all_single(at::Tensor& output, at::Tensor& input, Splits& output_splits, Splits& input_splits,
-                               const AllToAllOptions& options) override {
-    const auto otherwise = [&] {
-      return ProcessGroup::do_all_to_all_single(output, input, output_splits, input_splits, options);
-    };
-    return work("alltoall_base", otherwise, output, input, output_splits, input_splits, options);
-  }
-  WorkPtr do_barrier(const BarrierOptions& options) override {
-    return work(
-        "barrier", [&] { return ProcessGroup::do_barrier(options); }, options);
-  }
-  void do_monitored_barrier(Milliseconds timeout, bool wait_all) override {
-    const auto otherwise = [&] { ProcessGroup::do_monitored_barrier(timeout, wait_all); };
-    overridden(
-        base(), "monitored_barrier", [](const py::object&) {}, otherwise, timeout, wait_all);
-  }
-  WorkPtr do_send(Tensors& tensors, int destination, int tag) override {
-    return work(
-        "send", [&] { return ProcessGroup::do_send(tensors, destination, tag); }, tensors, destination, tag);
-  }
-  WorkPtr do_recv(Tensors& tensors, int source, int tag) override {
-    return work(
-        "recv", [&] { return ProcessGroup::do_recv(tensors, source, tag); }, tensors, source, tag);
-  }
-  WorkPtr do_recv_anysource(Tensors& tensors, int tag) override {
-    return work(
-        "recv_anysource", [&] { return ProcessGroup::do_recv_anysource(tensors, tag); }, tensors, tag);
-  }
-  GroupPtr do_dup() override {
-    return overridden(base(), "dup", cast<GroupPtr>, [&] { return ProcessGroup::do_dup(); });
-  }
-  GroupPtr do_split(int color, int key, const std::optional<std::string>& desc) override {
-    const auto otherwise = [&] { return ProcessGroup::do_split(color, key, desc); };
-    return overridden(base(), "split", cast<GroupPtr>, otherwise, color, key, desc);
-  }
-  at::Tensor do_allocate(std::int64_t numel, at::ScalarType dtype) override {
-    const auto otherwise = [&] { return ProcessGroup::do_allocate(numel, dtype); };
-    return overridden(base(), "allocate", cast<at::Tensor>, otherwise, numel, dtype);
-  }
-
- private:
-  const ProcessGroup* base() const noexcept { return this; }
-  template <class T>
-  static T cast(const py::object& object) {
-    return object.cast<T>();
-  }
-  template <class Otherwise, class... Args>
-  WorkPtr work(const char* name, const Otherwise& otherwise, Args&... args) {
-    return overridden(base(), name, cast<WorkPtr>, otherwise, args...);
-  }
-};
-
-using Class = py::class_<ProcessGroup, PyProcessGroup, py::smart_holder>;
 
 // `made` as Python's, which is told the ranks of `parent` that it has.
 py::object with_ranks(ProcessGroup& parent, const GroupPtr& made, const std::vector<std::int64_t>& ranks) {
@@ -214,7 +67,7 @@ void monitored_barrier(ProcessGroup& group, Milliseconds timeout, bool wait_all)
   group.monitored_barrier(std::max(timeout, Milliseconds{1}), wait_all);
 }
 
-void bind_identity(Class& group) {
+void bind_identity(ProcessGroupClass& group) {
   group.def("rank", &ProcessGroup::rank, Unlocked(), "This process's number in the group, from 0.")
       .def("size", &ProcessGroup::size, Unlocked(), "How many ranks the group has.")
       .def("name", &ProcessGroup::name, Unlocked(), "The name of the backend.")
@@ -244,7 +97,7 @@ void bind_identity(Class& group) {
            "The bytes that this rank's collectives so far have to send by the textbook algorithm.");
 }
 
-void bind_collectives(Class& group) {
+void bind_collectives(ProcessGroupClass& group) {
   const auto opts = [](const auto& defaults) { return py::arg_v("opts", defaults, "..."); };
   group
       .def("broadcast", profiled("gradwire:broadcast", &ProcessGroup::broadcast), py::arg("tensors"),
@@ -290,172 +143,7 @@ void bind_collectives(Class& group) {
            "Rank 0 names the ranks that did not come within `timeout`; the group goes on.");
 }
 
-// PyTorch's newer names of some of them, and its short forms, which name what the options would hold.
-
-using Timeout = std::optional<Milliseconds>;  // none: the group's
-
-template <class Options>
-Options options_with(const Timeout& timeout) {
-  Options options;
-  if (timeout) options.timeout = *timeout;
-  return options;
-}
-template <class Options>
-Options options_with(const Timeout& timeout, int root) {
-  auto options = options_with<Options>(timeout);
-  options.root = root;
-  return options;
-}
-template <class Options>
-Options options_with(const Timeout& timeout, const ReduceOp& op) {
-  auto options = options_with<Options>(timeout);
-  options.op = op;
-  return options;
-}
-
-// The lists of a gather or a scatter: none on the ranks that have none.
-Lists lists_of(Tensors tensors) {
-  Lists lists;
-  if (!tensors.empty()) lists.push_back(std::move(tensors));
-  return lists;
-}
-
-// by_rank[rank][i] as [i][rank].
-Lists by_input(const Lists& by_rank, std::size_t inputs) {
-  Lists lists(inputs);
-  for (const Tensors& outputs : by_rank) {
-    if (outputs.size() != inputs) {
-      throw InvalidArgument(concat("allgather_coalesced: a list of outputs has ", outputs.size(),
-                                   " tensors, and there are ", inputs,
-                                   " inputs; each rank's list needs one for each input"));
-    }
-    for (std::size_t i = 0; i < inputs; ++i) lists[i].push_back(outputs[i]);
-  }
-  return lists;
-}
-
-// Those with one root or none.
-void bind_short_movements(Class& group) {
-  const auto timeout = [] { return py::arg("timeout") = py::none(); };
-  group
-      .def(
-          "broadcast",
-          [call = profiled("gradwire:broadcast", &ProcessGroup::broadcast)](
-              ProcessGroup& self, const at::Tensor& tensor, int root, Timeout timeout) {
-            return call(self, {tensor}, options_with<BroadcastOptions>(timeout, root));
-          },
-          py::arg("tensor"), py::arg("root"), timeout(), Calls())
-      .def(
-          "allgather",
-          [call = profiled("gradwire:all_gather", &ProcessGroup::all_gather)](
-              ProcessGroup& self, Tensors outputs, const at::Tensor& input, Timeout timeout) {
-            return call(self, {std::move(outputs)}, {input}, options_with<AllGatherOptions>(timeout));
-          },
-          py::arg("output_tensors"), py::arg("input_tensor"), timeout(), Calls())
-      .def(
-          "gather",
-          [call = profiled("gradwire:gather", &ProcessGroup::gather)](
-              ProcessGroup& self, Tensors outputs, const at::Tensor& input, int root, Timeout timeout) {
-            return call(self, lists_of(std::move(outputs)), {input}, options_with<GatherOptions>(timeout, root));
-          },
-          py::arg("output_tensors"), py::arg("input_tensor"), py::arg("root"), timeout(), Calls())
-      .def(
-          "scatter",
-          [call = profiled("gradwire:scatter", &ProcessGroup::scatter)](ProcessGroup& self, const at::Tensor& output,
-                                                                        Tensors inputs, int root, Timeout timeout) {
-            return call(self, {output}, lists_of(std::move(inputs)), options_with<ScatterOptions>(timeout, root));
-          },
-          py::arg("output_tensor"), py::arg("input_tensors"), py::arg("root"), timeout(), Calls())
-      .def(
-          "alltoall",
-          [call = profiled("gradwire:all_to_all", &ProcessGroup::all_to_all)](ProcessGroup& self, Tensors outputs,
-                                                                              Tensors inputs, Timeout timeout) {
-            return call(self, std::move(outputs), std::move(inputs), options_with<AllToAllOptions>(timeout));
-          },
-          py::arg("output_tensors"), py::arg("input_tensors"), timeout(), Calls())
-      .def(
-          "barrier",
-          [call = profiled("gradwire:barrier", &ProcessGroup::barrier)](ProcessGroup& self, Timeout timeout) {
-            return call(self, options_with<BarrierOptions>(timeout));
-          },
-          timeout(), Calls());
-  for (const char* name : {"alltoall_base", "all_to_all_single"}) {
-    group.def(
-        name,
-        [call = profiled("gradwire:all_to_all", &ProcessGroup::all_to_all_single)](
-            ProcessGroup& self, const at::Tensor& output, const at::Tensor& input, Splits output_splits,
-            Splits input_splits, Timeout timeout) {
-          return call(self, output, input, std::move(output_splits), std::move(input_splits),
-                      options_with<AllToAllOptions>(timeout));
-        },
-        py::arg("output"), py::arg("input"), py::arg("output_split_sizes") = Splits(),
-        py::arg("input_split_sizes") = Splits(), timeout(), Calls());
-  }
-}
-
-void bind_short_reductions(Class& group) {
-  const auto timeout = [] { return py::arg("timeout") = py::none(); };
-  const auto op = [] { return py::arg("op") = ReduceOp::sum(); };
-  const auto all_reduce = profiled("gradwire:all_reduce", &ProcessGroup::all_reduce);
-  group
-      .def(
-          "allreduce",
-          [all_reduce](ProcessGroup& self, Tensors tensors, const ReduceOp& op, Timeout timeout) {
-            return all_reduce(self, std::move(tensors), options_with<AllReduceOptions>(timeout, op));
-          },
-          py::arg("tensors"), op(), timeout(), Calls())
-      .def(
-          "allreduce",
-          [all_reduce](ProcessGroup& self, const at::Tensor& tensor, const ReduceOp& op, Timeout timeout) {
-            return all_reduce(self, {tensor}, options_with<AllReduceOptions>(timeout, op));
-          },
-          py::arg("tensor"), op(), timeout(), Calls())
-      .def(
-          "reduce",
-          [call = profiled("gradwire:reduce", &ProcessGroup::reduce)](ProcessGroup& self, const at::Tensor& tensor,
-                                                                      int root, const ReduceOp& op, Timeout timeout) {
-            auto options = options_with<ReduceOptions>(timeout, root);
-            options.op = op;
-            return call(self, {tensor}, options);
-          },
-          py::arg("tensor"), py::arg("root"), op(), timeout(), Calls())
-      .def(
-          "reduce_scatter",
-          [call = profiled("gradwire:reduce_scatter", &ProcessGroup::reduce_scatter)](
-              ProcessGroup& self, const at::Tensor& output, Tensors inputs, const ReduceOp& op, Timeout timeout) {
-            return call(self, {output}, {std::move(inputs)}, options_with<ReduceScatterOptions>(timeout, op));
-          },
-          py::arg("output"), py::arg("input"), op(), timeout(), Calls());
-}
-
-void bind_newer_names(Class& group) {
-  const auto opts = [](const auto& defaults) { return py::arg_v("opts", defaults, "..."); };
-  group
-      .def("all_gather_single", profiled("gradwire:all_gather", &ProcessGroup::all_gather_into_tensor),
-           py::arg("output"), py::arg("input"), opts(AllGatherOptions()), Calls())
-      .def("all_gather_single_coalesced",
-           profiled("gradwire:all_gather", &ProcessGroup::all_gather_into_tensor_coalesced), py::arg("outputs"),
-           py::arg("inputs"), opts(AllGatherOptions()), Calls())
-      .def(
-          "allgather_coalesced",
-          [call = profiled("gradwire:all_gather", &ProcessGroup::all_gather)](
-              ProcessGroup& self, const Lists& outputs, Tensors inputs, const AllGatherOptions& options) {
-            Lists lists = by_input(outputs, inputs.size());
-            return call(self, std::move(lists), std::move(inputs), options);
-          },
-          py::arg("output_lists"), py::arg("input_list"), opts(AllGatherOptions()), Calls(),
-          "output_lists[rank][i] gets input_list[i] of that rank.")
-      .def("reduce_scatter_single", profiled("gradwire:reduce_scatter", &ProcessGroup::reduce_scatter_tensor),
-           py::arg("output"), py::arg("input"), opts(ReduceScatterOptions()), Calls())
-      .def("reduce_scatter_single_coalesced",
-           profiled("gradwire:reduce_scatter", &ProcessGroup::reduce_scatter_tensor_coalesced), py::arg("outputs"),
-           py::arg("inputs"), opts(ReduceScatterOptions()), Calls())
-      .def("all_to_all_single", profiled("gradwire:all_to_all", &ProcessGroup::all_to_all_single), py::arg("output"),
-           py::arg("input"), py::arg("output_split_sizes") = Splits(), py::arg("input_split_sizes") = Splits(),
-           opts(AllToAllOptions()), Calls());
-}
-
-void bind_rest(Class& group) {
+void bind_rest(ProcessGroupClass& group) {
   group
       .def("send", profiled("gradwire:send", &ProcessGroup::send, /*is_message=*/true), py::arg("tensors"),
            py::arg("dstRank"), py::arg("tag") = 0, Calls())
@@ -480,7 +168,7 @@ void bind_rest(Class& group) {
 
 void bind_process_group(py::module_& module) {
   follow_callers();
-  Class group(module, "ProcessGroup", EndsUnlocked(), R"(A group of ranks.
+  ProcessGroupClass group(module, "ProcessGroup", EndsUnlocked(), R"(A group of ranks.
 
 Derive and override what you need: methods have c10d's names and argument shapes (`allreduce(tensors, opts)`,
 `allgather(output_tensors, input_tensors, opts)`, `broadcast(tensors, opts)`, ...) and return a Work. What is not
@@ -490,8 +178,7 @@ group alive that Python has forgotten; the group can be referenced weakly.)");
   bind_identity(group);
   bind_collectives(group);
   bind_newer_names(group);  // before the short forms: of overloads the first one that fits is taken
-  bind_short_movements(group);
-  bind_short_reductions(group);
+  bind_short_forms(group);
   bind_rest(group);
 }
 

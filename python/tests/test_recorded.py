@@ -21,7 +21,7 @@ from test_report import BUILD, ROOT, ReportTest, command, records
 
 sys.path.insert(0, str(ROOT / "python" / "gradwire"))
 
-from report import choice_sections, chrome_trace, job_pictures, record_sections, recorded  # noqa: E402
+from report import choice_sections, chrome_trace, job_pictures, matched_steps, record_sections, recorded  # noqa: E402
 
 RANKS = 3
 STEPS = 12
@@ -277,7 +277,7 @@ class Recorded(ReportTest):
         folder = shifted("replaced", 0)
         part = self.page(folder).one(id="last-step")
         self.assertIn(f"Step {STEPS + 3} of rank 0, {STEPS - 1} of rank 1, {STEPS - 1} of rank 2: matched by time", part.words())
-        last = record_sections.matched_steps(recorded.read_folder(str(folder)))[-1]
+        last = matched_steps.matched_steps(recorded.read_folder(str(folder)))[-1]
         self.assertLess(max(event.begin for event in last), min(event.end for event in last))
         self.assertEqual([event.step for event in last], [STEPS + 3, STEPS - 1, STEPS - 1])
         part = self.page(shifted("apart", 10000)).one(id="last-step")

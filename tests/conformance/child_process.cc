@@ -15,7 +15,6 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
-#include <filesystem>
 #include <memory>
 #include <stdexcept>
 #include <system_error>
@@ -174,16 +173,5 @@ void ChildProcess::expect_success(Deadline deadline) {
 }
 
 void ChildProcess::note(const std::string& line) { write_all(note_pipe, line + "\n"); }
-
-TemporaryFolder::TemporaryFolder() {
-  const char* base = std::getenv("TMPDIR");
-  path_ = concat(base != nullptr ? base : "/tmp", "/gradwire-test-XXXXXX");
-  if (::mkdtemp(path_.data()) == nullptr) throw std::system_error(errno, std::generic_category(), "mkdtemp " + path_);
-}
-
-TemporaryFolder::~TemporaryFolder() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
-}
 
 }  // namespace gradwire::testing

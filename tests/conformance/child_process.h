@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Forked children of a test, whose failed expectations reach the test through a pipe; and a folder for their files.
+// Forked children of a test, whose failed expectations reach the test through a pipe.
 #pragma once
 
 #include <sys/types.h>
@@ -10,6 +10,7 @@
 
 #include "gradwire/base/deadline.h"
 #include "gradwire/base/os_handles.h"
+#include "tests/support/ranks.h"
 
 namespace gradwire::testing {
 
@@ -55,17 +56,6 @@ class ChildProcess {
 // In a forked child: the kernel kills this process when `parent`, which forked it, ends.
 void end_with_parent(pid_t parent);
 
-// A new folder under TMPDIR, removed with its contents by the destructor.
-class TemporaryFolder {
- public:
-  TemporaryFolder();
-  ~TemporaryFolder();
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  const std::string& path() const noexcept { return path_; }
-
- private:
-  std::string path_;
-};
+using test_support::TemporaryFolder;
 
 }  // namespace gradwire::testing

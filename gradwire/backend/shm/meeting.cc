@@ -3,16 +3,15 @@
 // What both sides of the rendezvous of backend shm need.
 #include "gradwire/backend/shm/meeting_internal.h"
 
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <fstream>
 #include <sstream>
 
 #include "gradwire/backend/rendezvous_internal.h"
 #include "gradwire/base/error.h"
+#include "gradwire/base/host_identity.h"
 #include "gradwire/base/strings.h"
 
 namespace gradwire::shm {
@@ -39,13 +38,7 @@ void throw_if_failure(const std::string& bytes) {
   rendezvous::throw_failure(bytes.substr(sizeof(header)));
 }
 
-RootAddress address_here() {
-  RootAddress here;
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> here.host;
-  struct stat network {};
-  if (::stat("/proc/self/ns/net", &network) == 0) here.network = std::to_string(network.st_ino);
-  return here;
-}
+RootAddress address_here() { return {.host = boot_id(), .network = network_namespace(), .name = {}}; }
 
 std::string to_text(const RootAddress& address) {
   return concat(address.host, "\n", address.network, "\n", address.name);

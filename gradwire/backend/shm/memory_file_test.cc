@@ -20,6 +20,7 @@
 #include <string>
 
 #include "gradwire/base/error.h"
+#include "tests/support/ranks.h"
 
 namespace {
 
@@ -46,16 +47,10 @@ namespace fs = std::filesystem;
 
 class MemoryFileTest : public testing::Test {
  protected:
-  void SetUp() override {
-    std::string name = fs::temp_directory_path() / "gradwire-memory-XXXXXX";
-    ASSERT_NE(::mkdtemp(name.data()), nullptr);
-    folder_ = name;
-  }
   void TearDown() override {
     bytes_between_signals = 0;
     ::unsetenv("GRADWIRE_SHM_FOLDER");
     if (mounted_) ::umount(folder_.c_str());
-    fs::remove_all(folder_);
   }
   void write(const std::string& path, const std::string& text) {
     fs::create_directories((folder_ / path).parent_path());
@@ -71,7 +66,8 @@ class MemoryFileTest : public testing::Test {
     return mounted_;
   }
 
-  fs::path folder_;
+  const test_support::TemporaryFolder temporary_;
+  const fs::path folder_ = temporary_.path();
   bool mounted_ = false;
 };
 

@@ -15,6 +15,7 @@
 #include "gradwire/process_group/c10d/end_record_internal.h"
 #include "gradwire/process_group/c10d/engine_traits_internal.h"
 #include "gradwire/process_group/c10d/from_c10d.h"
+#include "gradwire/process_group/c10d/store_barriers_internal.h"
 #include "gradwire/process_group/call_group.h"
 #include "gradwire/process_group/closable.h"
 #include "gradwire/process_group/device_engine_internal.h"
@@ -85,7 +86,6 @@ class GroupOverC10d final : public CallGroup, public Closable, public DeviceEngi
   std::shared_ptr<GroupOverC10d> make_group(const char* operation, int color, const std::vector<int>& members);
   // Waits for the calls under way. Aborts them when this thread is interrupted, and returns whether that was so.
   bool wait_for_calls();
-  void barrier_in_store(const std::shared_ptr<Store>& store, Milliseconds timeout, bool wait_all);
 
   const std::string name_;
   const EngineTraits traits_;
@@ -97,11 +97,9 @@ class GroupOverC10d final : public CallGroup, public Closable, public DeviceEngi
   mutable Mutex mutex_;
   EnginePtr backend_ GRADWIRE_GUARDED_BY(mutex_);  // null after shutdown()
   std::shared_ptr<Store> store_ GRADWIRE_GUARDED_BY(mutex_);
-  bool closed_ GRADWIRE_GUARDED_BY(mutex_) = false;         // by abort()
-  std::uint64_t made_ GRADWIRE_GUARDED_BY(mutex_) = 0;      // duplicates and splits
-  std::uint64_t barriers_ GRADWIRE_GUARDED_BY(mutex_) = 0;  // monitored ones
-  // On rank 0, the first monitored barrier whose keys are in the store.
-  std::uint64_t barriers_left_ GRADWIRE_GUARDED_BY(mutex_) = 0;
+  bool closed_ GRADWIRE_GUARDED_BY(mutex_) = false;     // by abort()
+  std::uint64_t made_ GRADWIRE_GUARDED_BY(mutex_) = 0;  // duplicates and splits
+  StoreBarriers barriers_;
   DuplicateList duplicates_;
 };
 

@@ -326,76 +326,23 @@ void GroupOverC10d::do_monitored_barrier(Milliseconds timeout, bool wait_all) {
     MutexLock lock(mutex_);
     store = store_;
   }
-  if (store != nullptr) return barrier_in_store(store->clone(), timeout, wait_all);
+  // Through the store, because a message of Gloo's that misses its timeout ends the group.
+  if (store != nullptr) {
+    const std::string what = describe("monitored_barrier");
+    const auto check = [&] {
+      throw_if_interrupted(what);
+      if (const std::exception_ptr error = ledger_->failure()) std::rethrow_exception(error);
+      if (const std::exception_ptr error = end_->told(what, "while ranks waited")) std::rethrow_exception(error);
+    };
+    const auto has_died = [&](int peer) { return end_->has_died(peer); };
+    return barriers_.meet(*this, *store->clone(), timeout, wait_all, {check, has_died});
+  }
   try {
     c10d::BarrierOptions options;
     options.timeout = timeout;
     engine->monitoredBarrier(options, wait_all);
   } catch (...) {
     std::rethrow_exception(ledger_->fail(describe("monitored_barrier"), std::current_exception(), false));
-  }
-}
-
-// Through the store, because a message of Gloo's that misses its timeout ends the group.
-void GroupOverC10d::barrier_in_store(const std::shared_ptr<Store>& store, Milliseconds timeout, bool wait_all) {
-  const Deadline deadline = Deadline::after(timeout);
-  const auto prefix_of = [](std::uint64_t number) { return concat("barrier/", number, "/"); };
-  std::uint64_t number = 0;
-  {
-    MutexLock lock(mutex_);
-    number = barriers_++;
-  }
-  const std::string prefix = prefix_of(number);
-  constexpr Milliseconds kLook{100};
-  enum class End { came, late, died };
-  const auto await = [&](const std::string& key, int peer, const Deadline& until) {
-    for (;;) {
-      try {
-        store->wait(std::span(&key, 1), std::min(kLook, until.remaining()));
-        return End::came;
-      } catch (const TimeoutError&) {
-      }
-      throw_if_interrupted(describe("monitored_barrier"));
-      if (const std::exception_ptr error = ledger_->failure()) std::rethrow_exception(error);
-      if (const std::exception_ptr error = end_->told(describe("monitored_barrier"), "while ranks waited"))
-        std::rethrow_exception(error);
-      // Whoever has come may end.
-      if (end_->has_died(peer)) return store->check(std::span(&key, 1)) ? End::came : End::died;
-      if (until.expired()) return End::late;
-    }
-  };
-  // The key under which rank 0 reports: the ranks that were late, and those that died.
-  const std::string report = concat(prefix, "report");
-  constexpr char kBetween = ';';
-  if (rank() != 0) {
-    store->set(concat(prefix, rank()), "here");
-    const End end = await(report, 0, Deadline::after(saturated_sum(timeout, grace_for_report(timeout))));
-    if (end == End::died) throw_missing(*this, {}, {0}, timeout, /*wait_all=*/true);
-    if (end == End::late) throw_no_report(*this, timeout);
-    const std::string told = store->get(report);
-    const std::size_t between = told.find(kBetween);
-    const std::vector<int> late = leading_numbers(told), dead = leading_numbers(told.substr(between + 1));
-    if (!late.empty() || !dead.empty()) throw_missing(*this, late, dead, timeout, wait_all);
-    return;
-  }
-  std::vector<int> late;
-  std::vector<int> dead;
-  for (int peer = 1; peer < size() && ((late.empty() && dead.empty()) || wait_all); ++peer) {
-    const End end = await(concat(prefix, peer), peer, deadline);
-    if (end == End::late) late.push_back(peer);
-    if (end == End::died) dead.push_back(peer);
-  }
-  store->set(report, concat(join(late), kBetween, join(dead)));
-  if (!late.empty() || !dead.empty()) throw_missing(*this, late, dead, timeout, wait_all);
-  // All have come, so nobody reads what the barriers before have left.
-  std::uint64_t left = 0;
-  {
-    MutexLock lock(mutex_);
-    left = std::exchange(barriers_left_, number);
-  }
-  for (; left < number; ++left) {
-    for (int peer = 1; peer < size(); ++peer) store->delete_key(concat(prefix_of(left), peer));
-    store->delete_key(concat(prefix_of(left), "report"));
   }
 }
 

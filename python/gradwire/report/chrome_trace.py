@@ -10,9 +10,9 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from .lines import ReportError
 from .choice_sections import choice_text
-from .record_sections import clock
+from .lines import ReportError
+from .matched_steps import clock
 from .recorded import AVERAGES, BUCKET, CALL, CHOSEN, LOSS, STEP, WAIT, Event, RankRecord
 
 if TYPE_CHECKING:

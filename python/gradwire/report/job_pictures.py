@@ -17,9 +17,11 @@ from .elements import Element, add
 from .flight_sections import LEGEND as CALLS
 from .flight_sections import rows_of, sentences
 from .flights import FlightRank, last_calls, unlike_others
+from .last_step_sections import blocks_of, legend_of_phases
 from .lines import ReportError
+from .matched_steps import clock, matched_steps
 from .pictures import CHARACTER, LEGEND, ROW, TITLE, WIDTH, Row, add_bars, finished, new_picture
-from .record_sections import NO_BUCKETS, blocks_of, clock, legend_of_phases, matched_steps, parts_of, slow_ranks, split_of, verdict
+from .record_sections import NO_BUCKETS, parts_of, slow_ranks, split_of, verdict
 from .recorded import BUCKET, RankRecord
 from .run_sections import block
 from .text import count_of, human_seconds

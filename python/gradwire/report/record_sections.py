@@ -5,21 +5,20 @@
 from __future__ import annotations
 
 import math
-import pathlib
 import statistics
 from collections.abc import Callable, Sequence
 
-from .charts import NARROW, WIDE, Bar, Block, Curve, Labels, Piece, add_bars, add_curves, add_gantt, add_stack
+from .charts import NARROW, WIDE, Bar, Curve, Labels, Piece, add_bars, add_curves, add_stack
 from .choice_sections import add_choices
 from .elements import Element, add, add_legend, add_table
-from .lines import Span
-from .recorded import AVERAGES, BUCKET, CALL, LOSS, STEP, WAIT, Event, RankRecord, Row
-from .run_sections import COLOURS, PARTS, Parts, add_timeline_details, block, colour_of, pieces_of, section, split_text
-from .runs import Bucket, Split, Timeline
+from .last_step_sections import add_last_steps
+from .matched_steps import steps_of
+from .recorded import BUCKET, CALL, WAIT, Event, RankRecord, Row
+from .run_sections import COLOURS, PARTS, Parts, colour_of, pieces_of, section, split_text
+from .runs import Split
 from .text import count_of, human_bytes, human_seconds, plain
 
 SHOWN_RANKS = COLOURS  # in charts that have a curve or a part for each rank
-SHOWN_STEPS = 4
 SLOW = 1.2  # so many times the median's computing is named
 CLOCKS_DIFFER = 60.0  # seconds, of two hosts at most, as in a diagnosis
 NO_BUCKETS = "PyTorch's DistributedDataParallel tells of no buckets and hooks, and that of gradwire has none where it has one rank alone."
@@ -324,156 +323,3 @@ def add_hooks(main: Element, ranks: Sequence[RankRecord]) -> None:
     part = section(main, "Hooks", "All ranks together: from the begin of a reduction to its average.", "hooks")
     headings = ["", "bucket", "runs", "bytes", "sent", "median", "longest", "together"]
     add_table(part, headings, table_of(events, lambda event: str(event.bucket)))
-
-
-# --- the last steps --------------------------------------------------------------------------------------------------
-
-
-def steps_of(rank: RankRecord) -> dict[int, Event]:
-    """The steps of which every event is still there."""
-    steps = {event.step: event for event in rank.of_kind(STEP)}
-    oldest = rank.events[0].step if rank.events else 0
-    return {step: event for step, event in steps.items() if step > oldest or step == 0}
-
-
-def legend_of_phases(ranks: Sequence[RankRecord], blocks: Sequence[Block]) -> list[tuple[str, str]]:
-    """(colour, name) of each phase of these blocks, for a legend."""
-    wait = "waiting for buckets" if any(rank.has_buckets() for rank in ranks) else "waiting for averages"
-    phases = (("forward", "forward"), ("backward", "backward"), ("wait", wait), ("optimizer", "rest"))
-    colours = {each.colour for each in blocks}
-    return [(colour, name) for colour, name in phases if colour in colours]
-
-
-def blocks_of(rank: RankRecord, event: Event, origin: float) -> list[Block]:
-    forward, backward, wait, end = event.times
-    wait_name = "waiting for buckets" if rank.has_buckets() else "waiting for averages"
-    limits = (
-        ("forward", "forward", forward, backward or event.end),
-        ("backward", "backward", backward, wait or event.end),
-        ("wait", wait_name, wait, end),
-        ("optimizer", "rest", end, event.end),
-    )
-    blocks = [block(colour, name, begin - origin, until - origin) for colour, name, begin, until in limits if begin > 0]
-    # Over the backward pass, in which they lie.
-    earlier = [each for each in rank.of_kind(AVERAGES) if each.step == event.step]
-    return blocks + [block("wait", wait_name, each.begin - origin, each.end - origin) for each in earlier]
-
-
-def timeline_of(rank: RankRecord, event: Event) -> Timeline:
-    origin = event.begin
-
-    def span(begin: float, end: float) -> Span:
-        return Span(begin - origin, max(begin, end) - origin) if begin > 0 else Span(0, 0)
-
-    def is_within(call: Event, bucket: Event) -> bool:
-        # Two DistributedDataParallel have buckets of one number, and lanes of one number with threads of their own.
-        elsewhere = bucket.lane >= 0 and call.thread != bucket.thread
-        return call.bucket == bucket.bucket and not elsewhere and bucket.begin <= call.begin <= bucket.end
-
-    forward, backward, wait, end = event.times
-    calls = [each for each in rank.of_kind(CALL) if each.step == event.step and each.bucket is not None]
-    buckets = [
-        Bucket(
-            each.bytes,
-            each.sent,
-            each.times[0] - origin,
-            span(each.begin, each.end),
-            [span(call.begin, call.end) for call in calls if is_within(call, each)],
-        )
-        for each in rank.of_kind(BUCKET)
-        if each.step == event.step
-    ]
-    return Timeline(
-        event.step,
-        event.end - event.begin,
-        span(forward, backward or event.end),
-        span(backward, end or event.end),
-        span(wait, end),
-        span(end, event.end),
-        sorted(buckets, key=lambda bucket: bucket.ready),
-    )
-
-
-def clock(rank: RankRecord, ranks: Sequence[RankRecord]) -> float:
-    """What to add to the rank's times so that all ranks have one clock."""
-    return 0.0 if all(other.host == rank.host for other in ranks) else rank.wall
-
-
-def are_at_once(events: Sequence[Event]) -> bool:
-    """Whether events on one clock overlap."""
-    return max(event.begin for event in events) < min(event.end for event in events)
-
-
-def matched_steps(ranks: Sequence[RankRecord]) -> list[list[Event]]:
-    """The last steps that the ranks made together, oldest first; each has an event of each rank, on one clock.
-
-    Steps of one number belong together, unless they were made at different times: a process that took the place of
-    another counts its own steps from 0. Then the steps that were made at one moment do. Empty where there are none."""
-    known = [{step: replaced(event, clock(rank, ranks)) for step, event in steps_of(rank).items()} for rank in ranks]
-    if not all(known):
-        return []
-    common = sorted(set.intersection(*map(set, known)))
-    # The clocks of two hosts may differ by more than a step.
-    hosts = {rank.host for rank in ranks}
-    counts = [rank.total.steps for rank in ranks]
-    alike = len(hosts) > 1 and max(counts) - min(counts) <= 1
-    if common and (alike or are_at_once([steps[common[-1]] for steps in known])):
-        return [[steps[step] for steps in known] for step in common]
-    first = min((max(steps.values(), key=lambda event: event.end) for steps in known), key=lambda event: event.end)
-    moment = (first.begin + first.end) / 2
-    found = [next((event.step for event in steps.values() if event.begin <= moment < event.end), None) for steps in known]
-    numbers = [number for number in found if number is not None]
-    if len(numbers) < len(ranks):
-        return []
-    matched: list[list[Event]] = []
-    while all(number in steps for number, steps in zip(numbers, known)):
-        matched.insert(0, [steps[number] for number, steps in zip(numbers, known)])
-        numbers = [number - 1 for number in numbers]
-        if not are_at_once(matched[0]):
-            return matched[1:]
-    return matched
-
-
-def add_last_steps(main: Element, ranks: Sequence[RankRecord]) -> None:
-    matched = matched_steps(ranks)
-    part = section(main, "Last step", "All ranks on one clock, from the first forward pass.", "last-step")
-    if not matched:
-        add(part, "p", "Left out: the records have no step that all ranks made at one moment.", class_="note")
-        return
-    last = matched[-1]
-    shown = list(zip(ranks, last))[: 2 * SHOWN_RANKS]
-    begin = min(event.begin for _, event in shown)
-    end = max(event.end for _, event in shown)
-    rows = [(f"rank {rank.rank}", blocks_of(rank, event, begin)) for rank, event in shown]
-    add_legend(part, legend_of_phases(ranks, [each for _, blocks in rows for each in blocks]))
-    add_gantt(part, end - begin, rows, human_seconds)
-    add(part, "p", numbers_text(ranks, last), class_="note")
-    for at, rank in list(enumerate(ranks))[:SHOWN_RANKS]:
-        if not rank.has_buckets():
-            continue
-        own = steps_of(rank)
-        timelines = [timeline_of(rank, own[events[at].step]) for events in matched[-SHOWN_STEPS:]]
-        add_timeline_details(main, f"rank {rank.rank}", timelines, f"buckets-{rank.rank}")
-
-
-def numbers_text(ranks: Sequence[RankRecord], events: Sequence[Event]) -> str:
-    if len({event.step for event in events}) == 1:
-        return f"Step {events[0].step}."
-    numbers = ", ".join(f"{event.step} of rank {rank.rank}" for rank, event in zip(ranks, events))
-    return f"Step {numbers}: matched by time, because each process counts its own steps, and not all began together."
-
-
-def replaced(event: Event, offset: float) -> Event:
-    """The same event on another clock."""
-    times = tuple(time + offset if time > 0 else 0.0 for time in event.times)
-    return Event(
-        event.kind, event.begin + offset, event.end + offset, event.step, event.bucket, event.lane, event.thread,
-        event.name, event.bytes, event.sent, times, event.loss,
-    )  # fmt: skip
-
-
-def folder_name(folder: str) -> str:
-    return pathlib.PurePath(folder).name or folder
-
-
-__all__ = ["LOSS", "add_record_sections", "clock", "folder_name", "verdict"]

@@ -17,6 +17,7 @@ from torch import Tensor
 from gradwire import _C
 from gradwire._bytes import bytes_of, value_of
 from gradwire._errors import UnsupportedError
+from gradwire.distributed.optim._pieces import options_of
 
 if TYPE_CHECKING:
     from gradwire.distributed.optim.zero_redundancy_optimizer import ZeroRedundancyOptimizer
@@ -140,10 +141,7 @@ class ElasticShards:
         return bytes_of({})
 
     def save_common(self) -> bytes:
-        return bytes_of([
-            {key: value for key, value in group.items() if key not in ("params", "param_names")}
-            for group in self._optimizer.param_groups
-        ])
+        return bytes_of([options_of(group) for group in self._optimizer.param_groups])
 
     def load_common(self, state: bytes) -> None:
         for group, options in zip(self._optimizer.param_groups, value_of(state)):

@@ -3,8 +3,7 @@
 """An optimizer whose memory is shared out among the ranks (Rajbhandari et al., 2020, arXiv:1910.02054, first stage)."""
 from __future__ import annotations
 
-import contextlib
-from typing import Any, Callable, Iterable, Iterator, NoReturn, Sequence
+from typing import Any, Callable, Iterable, NoReturn
 
 import torch
 from torch import Tensor
@@ -18,46 +17,11 @@ from gradwire.distributed._groups import _resolve
 from gradwire.distributed._objects import all_gather_object, gather_object
 from gradwire.distributed.algorithms.join import Join, Joinable, JoinHook
 from gradwire.distributed.optim._elastic_shards import ElasticShards
+from gradwire.distributed.optim._pieces import Piece, copy_options, lent_gradients, options_of
 
 __all__ = ["ZeroRedundancyOptimizer"]
 
 _NAME = "ZeroRedundancyOptimizer"
-# Of a parameter group, what is no option.
-_PARAMETERS = ("params", "param_names")
-
-
-def _options(group: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in group.items() if key not in _PARAMETERS}
-
-
-def _copy_options(source: list[dict[str, Any]], target: list[dict[str, Any]]) -> None:
-    for group, other in zip(source, target):
-        other.update(_options(group))
-
-
-@contextlib.contextmanager
-def _lent_gradients(parameters: list[Tensor], gradients: Sequence[Tensor | None]) -> Iterator[None]:
-    """Within, the gradients are the parameters' .grad; afterwards that is what it was: DDP writes there later."""
-    before = [parameter.grad for parameter in parameters]
-    for parameter, gradient in zip(parameters, gradients):
-        parameter.grad = gradient
-    try:
-        yield
-    finally:
-        for parameter, old in zip(parameters, before):
-            parameter.grad = old
-
-
-class _Piece:
-    """Parameters that one rank steps together. All ranks have the same pieces in the same order: one a rank, or,
-    overlapped with DDP, one for each bucket and rank."""
-
-    def __init__(self, owner: int, packs: bool) -> None:
-        self.owner = owner
-        self.parameters: list[Tensor] = []
-        self.shared = _C.optim.SharedParameters(packs)  # the same parameters, for the other ranks
-        self.optim: Optimizer | None = None  # on its owner
-        self.slots: list[int] = []  # overlapped: places in the bucket
 
 
 class _Shadow(JoinHook):
@@ -121,7 +85,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         self._optimizer_class = optimizer_class
         self._defaults = defaults
         self._owners: dict[Tensor, int] = {}
-        self._pieces: list[_Piece] = []
+        self._pieces: list[Piece] = []
         self._consolidated = False
         self._partition = _C.optim.GreedyPartition(self.world_size)
         # In an elastic job.
@@ -135,15 +99,15 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
 
         self._require_usable()
         # Bad options are refused before any call: the local optimizer looks at them.
-        local = self._make([{**_options(group), "params": []} for group in self.param_groups])
-        _copy_options(local.param_groups, self.param_groups)
+        local = self._make([{**options_of(group), "params": []} for group in self.param_groups])
+        copy_options(local.param_groups, self.param_groups)
         # Some schedulers look here for what the optimizer can do (OneCycleLR: "betas").
         self.defaults = {**local.defaults, **defaults}
         self._require_agreement(self.process_group)
         duplicate = self.process_group.dup()
         self._channel = self.process_group if duplicate is None else duplicate
         if not overlap_with_ddp:
-            self._pieces = [_Piece(owner, self.parameters_as_bucket_view) for owner in range(self.world_size)]
+            self._pieces = [Piece(owner, self.parameters_as_bucket_view) for owner in range(self.world_size)]
         self._constructed = True
         self._place(0)
 
@@ -188,9 +152,9 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
                 piece.parameters += part
                 piece.shared.add(part)
                 if piece.owner == self.rank:
-                    mine.append({**_options(group), "params": part})
+                    mine.append({**options_of(group), "params": part})
                 if piece.owner == self._copied_rank():
-                    copied.append({**_options(group), "params": part})
+                    copied.append({**options_of(group), "params": part})
         if self._overlap_with_ddp:
             return
         piece = self._pieces[self.rank]
@@ -222,7 +186,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         self._copy = None
         self._owners = {}
         self._partition = _C.optim.GreedyPartition(size)
-        self._pieces = [_Piece(owner, self.parameters_as_bucket_view) for owner in range(size)]
+        self._pieces = [Piece(owner, self.parameters_as_bucket_view) for owner in range(size)]
         self._place(0)
 
     def _require_dealt(self) -> None:
@@ -251,7 +215,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         self._forget_consolidated()
         self._place(len(self.param_groups) - 1)
         # With the defaults that the local optimizer gave it; those of older groups may have changed since its step.
-        _copy_options(self.optim.param_groups[-1:], self.param_groups[-1:])
+        copy_options(self.optim.param_groups[-1:], self.param_groups[-1:])
 
     # Steps
 
@@ -308,7 +272,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
             return result
 
         try:
-            _copy_options(self.param_groups, self.optim.param_groups)
+            copy_options(self.param_groups, self.optim.param_groups)
             self._shards.keep()
             if closure is None:
                 tell_join()
@@ -316,9 +280,9 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
             else:
                 loss = self.optim.step(closure=told_closure, **kwargs)
                 tell_join()
-            _copy_options(self.optim.param_groups, self.param_groups)
+            copy_options(self.optim.param_groups, self.param_groups)
             if self._copy is not None:
-                _copy_options(self.param_groups, self._copy.param_groups)
+                copy_options(self.param_groups, self._copy.param_groups)
                 self._copy.step(**kwargs)
             self._shards.stepped()
         except EarlyTermination:
@@ -333,7 +297,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
             self._share(piece, self._channel)
         return loss
 
-    def _share(self, piece: _Piece, group: ProcessGroup) -> None:
+    def _share(self, piece: Piece, group: ProcessGroup) -> None:
         piece.shared.share(group, piece.owner)
 
     # Join
@@ -424,7 +388,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
             copied = [parameter for group in self._copy.param_groups for parameter in group["params"]]
             self._give_state(self._copy, copied, state)
         if not self._overlap_with_ddp:
-            _copy_options(self.optim.param_groups, self.param_groups)
+            copy_options(self.optim.param_groups, self.param_groups)
 
     def _give_state(self, optim: Optimizer, parameters: list[Tensor], state: dict[int, Any]) -> None:
         """Loads the state of `parameters` into `optim`, which steps them. `state` is by the numbers of this object's."""
@@ -434,7 +398,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
             for parameter in parameters if numbers[parameter] in state
         }
         groups = [
-            {**_options(own), "params": [numbers[parameter] for parameter in local["params"]]}
+            {**options_of(own), "params": [numbers[parameter] for parameter in local["params"]]}
             for own, local in zip(self.param_groups, optim.param_groups)
         ]
         optim.load_state_dict({"state": part, "param_groups": groups})
@@ -444,7 +408,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
 
     # Overlapped with DDP: what ddp_zero_hook calls, on one thread at a time.
 
-    def _place_in_buckets(self, buckets: list[list[Tensor]], shard_buckets: bool) -> list[list[_Piece]]:
+    def _place_in_buckets(self, buckets: list[list[Tensor]], shard_buckets: bool) -> list[list[Piece]]:
         """The pieces of each bucket. Without shard_buckets bucket k belongs to rank k mod N."""
         given = {parameter for bucket in buckets for parameter in bucket}
         # One that was frozen after DistributedDataParallel was made is in a bucket.
@@ -457,18 +421,18 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
             )
         placed = []
         for index, bucket in enumerate(buckets):
-            pieces: dict[int, _Piece] = {}
+            pieces: dict[int, Piece] = {}
             for slot, parameter in enumerate(bucket):
                 if not shard_buckets:
                     self._owners[parameter] = index % self.world_size
                 owner = self._owners[parameter]
-                piece = pieces.setdefault(owner, _Piece(owner, self.parameters_as_bucket_view))
+                piece = pieces.setdefault(owner, Piece(owner, self.parameters_as_bucket_view))
                 piece.parameters.append(parameter)
                 piece.slots.append(slot)
             placed.append([pieces[owner] for owner in sorted(pieces)])
         for piece in (piece for pieces in placed for piece in pieces):
             if piece.owner == self.rank:
-                piece.optim = self._make([{**_options(self.param_groups[0]), "params": piece.parameters}])
+                piece.optim = self._make([{**options_of(self.param_groups[0]), "params": piece.parameters}])
                 if self._loaded is not None:
                     self._give_state(piece.optim, piece.parameters, self._loaded)
             self._pieces.append(piece)
@@ -476,20 +440,20 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         self._placed = True
         return placed
 
-    def _step_bucket(self, pieces: list[_Piece], gradients: list[Tensor], group: ProcessGroup) -> None:
+    def _step_bucket(self, pieces: list[Piece], gradients: list[Tensor], group: ProcessGroup) -> None:
         self._forget_consolidated()
         for piece in pieces:
             # Not before: the backward pass of this bucket's parameters is over, that of others may not be.
             if piece.shared.empty():
                 piece.shared.add(piece.parameters)
             if piece.optim is not None:
-                _copy_options(self.param_groups, piece.optim.param_groups)
+                copy_options(self.param_groups, piece.optim.param_groups)
                 # A parameter that was frozen since has no gradient, and is not stepped.
                 lent = [
                     gradients[slot] if parameter.requires_grad else None
                     for parameter, slot in zip(piece.parameters, piece.slots)
                 ]
-                with _lent_gradients(piece.parameters, lent):
+                with lent_gradients(piece.parameters, lent):
                     piece.optim.step()
         for piece in pieces:
             self._share(piece, group)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import operator
 from typing import Any, Iterator, NoReturn, cast
 
 import torch
@@ -17,6 +16,8 @@ from gradwire._errors import InvalidArgument, UnsupportedError
 from gradwire.distributed._groups import _resolve
 from gradwire.distributed.algorithms.ddp_comm_hooks._native import GivenHook, native_hook
 from gradwire.distributed.algorithms.join import Join, Joinable, JoinHook
+from gradwire.nn.parallel._arguments import device_index, mixed_precision_of, refuse
+from gradwire.nn.parallel._module_checks import ParameterWatch, require_steps_after_averaging, require_usable, sparse_weights
 from gradwire.nn.parallel._nested import moved_to, tensors_in
 
 __all__ = ["DistributedDataParallel"]
@@ -28,112 +29,11 @@ _LOGGED_AS_TEXT = {
 }
 
 
-def _refuse(**unsupported: bool) -> None:
-    """Refuses arguments of PyTorch's that are given, by their names."""
-    for name, given in unsupported.items():
-        if given:
-            raise UnsupportedError(f"DistributedDataParallel: the argument {name} is not supported; leave it out.")
-
-
-def _mixed_precision(asked: Any) -> _C.MixedPrecision | None:
-    """PyTorch's _MixedPrecision, or anything with its three types."""
-    if asked is None:
-        return None
-    if not all(hasattr(asked, name) for name in ("param_dtype", "reduce_dtype", "buffer_dtype")):
-        raise TypeError(
-            f"DistributedDataParallel: mixed_precision takes an object with param_dtype, reduce_dtype and buffer_dtype "
-            f"(gradwire.nn.parallel.MixedPrecision), not {asked!r}."
-        )
-    return _C.MixedPrecision(asked.param_dtype, asked.reduce_dtype, asked.buffer_dtype)
-
-
-def _sparse_weights(module: Module) -> set[str]:
-    """Names of the weights whose gradients are sparse."""
-    makers = [m for m in module.modules() if isinstance(m, (torch.nn.Embedding, torch.nn.EmbeddingBag)) and m.sparse]
-    weights = {id(maker.weight) for maker in makers}
-    return {name for name, parameter in module.named_parameters() if id(parameter) in weights}
-
-
-class _ParameterWatch:
-    """Notices parameters that were replaced or added after DistributedDataParallel was made, which does not average them."""
-
-    def __init__(self, module: Module, ignored: set[str]) -> None:
-        self._ignored = ignored
-        self._known = {id(parameter): parameter for parameter in module.parameters()}
-        self._look(module)
-
-    def _look(self, module: Module) -> None:
-        self._module = module
-        self._frozen = [  # came later, and need no gradient yet
-            parameter for name, parameter in module.named_parameters()
-            if id(parameter) not in self._known and not parameter.requires_grad and name not in self._ignored
-        ]
-        tables = [table for part in module.modules() for table in (part._parameters, part._modules)]
-        self._seen = [(table, list(table.values())) for table in tables]
-
-    def require_known(self, module: Module, rank: int) -> None:
-        is_as_before = module is self._module and all(
-            len(table) == len(values) and all(map(operator.is_, table.values(), values)) for table, values in self._seen
-        )
-        if is_as_before and not any(parameter.requires_grad for parameter in self._frozen):
-            return
-        all_are_own = True
-        for name, tensor in module.named_parameters():
-            # functional_call() puts plain tensors there for one pass, which is the caller's own.
-            all_are_own = all_are_own and isinstance(tensor, torch.nn.Parameter)
-            unknown = isinstance(tensor, torch.nn.Parameter) and tensor.requires_grad and id(tensor) not in self._known
-            if unknown and name not in self._ignored:
-                raise InvalidArgument(
-                    f"Parameter '{name}' of the module on rank {rank} was replaced or added after DistributedDataParallel "
-                    "was made, which therefore does not average it. Change the values of parameters in place "
-                    "(load_state_dict() without assign does), or wrap the module again."
-                )
-        if all_are_own:
-            self._look(module)
-
-
-def _require_usable(module: Module, alone: bool) -> None:
-    for name, parameter in module.named_parameters():
-        if torch.nn.parameter.is_lazy(parameter):
-            raise InvalidArgument(
-                f"DistributedDataParallel: the parameter '{name}' has no shape yet (a lazy module); run a forward pass of the "
-                "module before wrapping it."
-            )
-    for name, part in module.named_modules() if not alone else ():
-        if isinstance(part, torch.nn.SyncBatchNorm) and part.training and not (
-            torch.distributed.is_available() and torch.distributed.is_initialized()
-        ):
-            raise UnsupportedError(
-                f"DistributedDataParallel: '{name}' is a torch.nn.SyncBatchNorm, which synchronizes over torch.distributed's "
-                "groups alone, and there is none: each rank would normalize by its own samples. Convert the module with "
-                "gradwire.nn.SyncBatchNorm.convert_sync_batchnorm()."
-            )
-
-
-def _require_steps_after_averaging(parameters: list[torch.nn.Parameter]) -> None:
-    """PyTorch's DDP makes the optimizers of torch.distributed.optim._apply_optimizer_in_backward() wait for averages."""
-    if any(hasattr(parameter, "_in_backward_optimizers") for parameter in parameters):
-        raise UnsupportedError(
-            "DistributedDataParallel: parameters have optimizers of _apply_optimizer_in_backward(), which would step by this "
-            "rank's own gradients, before these are averaged. Use hook_then_optimizer() of "
-            "gradwire.distributed.algorithms.ddp_comm_hooks.optimizer_overlap_hooks, which steps by averages."
-        )
-
-
 class _Ended:
     """Stands for the C++ object at the end of the interpreter."""
 
     def __getattr__(self, name: str) -> NoReturn:
         raise InvalidArgument("DistributedDataParallel: the interpreter of this rank is ending; its threads have ended.")
-
-
-def _device_index(device: Any) -> int:
-    if isinstance(device, int):
-        return device
-    parsed = torch.device(device)
-    if parsed.type != "cuda" or parsed.index is None:
-        raise InvalidArgument(f"DistributedDataParallel: device_ids takes CUDA devices, not {device}; leave it None.")
-    return parsed.index
 
 
 class DistributedDataParallel(Module, Joinable):
@@ -197,7 +97,7 @@ class DistributedDataParallel(Module, Joinable):
         lanes: int = -1,
     ) -> None:
         super().__init__()
-        _refuse(
+        refuse(
             device_mesh=device_mesh is not None,
             skip_all_reduce_unused_params=skip_all_reduce_unused_params,
             dim=dim != 0,
@@ -205,9 +105,9 @@ class DistributedDataParallel(Module, Joinable):
         if not isinstance(module, Module):
             raise TypeError(f"DistributedDataParallel: a torch.nn.Module was expected, not {type(module).__name__}.")
         self.process_group = _resolve(process_group)
-        _require_usable(module, alone=self.process_group.size() == 1)
-        indices = [_device_index(device) for device in device_ids or []]
-        if output_device is not None and [_device_index(output_device)] != indices:
+        require_usable(module, alone=self.process_group.size() == 1)
+        indices = [device_index(device) for device in device_ids or []]
+        if output_device is not None and [device_index(output_device)] != indices:
             raise InvalidArgument("DistributedDataParallel: output_device must be the device in device_ids.")
         self.module = module
         self.device_ids = device_ids
@@ -223,7 +123,7 @@ class DistributedDataParallel(Module, Joinable):
         named = self._take_parameters(delayed)
         self._core_arguments: dict[str, Any] = {
             "parameters": named,
-            "sparse": _sparse_weights(module) - self.parameters_to_ignore,
+            "sparse": sparse_weights(module) - self.parameters_to_ignore,
             "process_group": self.process_group,
             "device_ids": indices,
             "broadcast_buffers": at_construction,
@@ -233,7 +133,7 @@ class DistributedDataParallel(Module, Joinable):
             "find_unused_parameters": find_unused_parameters,
             "gradient_as_bucket_view": gradient_as_bucket_view,
             "lanes": lanes,
-            "mixed_precision": _mixed_precision(mixed_precision),
+            "mixed_precision": mixed_precision_of(mixed_precision),
             "delay_all_reduce_named_params": [name for name, _ in delayed],
             "param_to_hook_all_reduce": next(
                 (name for name, parameter in module.named_parameters() if parameter is param_to_hook_all_reduce), ""
@@ -249,7 +149,7 @@ class DistributedDataParallel(Module, Joinable):
     def _take_parameters(self, delayed: list[tuple[str, torch.nn.Parameter]]) -> list[tuple[str, torch.nn.Parameter]]:
         """Notes which parameters and buffers the module has; returns the parameters, without those to leave alone."""
         self.parameters_to_ignore = set(getattr(self.module, "_ddp_params_and_buffers_to_ignore", ()))
-        self._parameter_watch = _ParameterWatch(self.module, self.parameters_to_ignore)
+        self._parameter_watch = ParameterWatch(self.module, self.parameters_to_ignore)
         self._buffers_seen = self._named_buffers()
         named = [(name, p) for name, p in self.module.named_parameters() if name not in self.parameters_to_ignore]
         # PyTorch's names, which programs use.
@@ -278,7 +178,7 @@ class DistributedDataParallel(Module, Joinable):
     def _settle(self) -> None:
         """Before the first pass: what cannot be averaged any more is refused."""
         if not self._settled:
-            _require_steps_after_averaging(self._module_parameters + self._delay_all_reduce_params)
+            require_steps_after_averaging(self._module_parameters + self._delay_all_reduce_params)
         self._settled = True
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:

@@ -19,7 +19,8 @@ from gradwire import _C
 from gradwire._C import GradBucket, ProcessGroup
 from gradwire._errors import InvalidArgument, UnsupportedError
 from gradwire.distributed.algorithms.ddp_comm_hooks._native import GivenHook, Hook, NativeHook, native_hook
-from gradwire.distributed.optim.zero_redundancy_optimizer import ZeroRedundancyOptimizer, _Piece
+from gradwire.distributed.optim._pieces import Piece
+from gradwire.distributed.optim.zero_redundancy_optimizer import ZeroRedundancyOptimizer
 from gradwire.nn.parallel.distributed import DistributedDataParallel
 
 __all__ = ["hook_with_zero_step", "hook_with_zero_step_interleaved"]
@@ -38,7 +39,7 @@ class _Steps:
         self._learned_in = -1
         # By the bucket's index; buckets of sparse gradients come to no hook.
         self._buckets: dict[int, list[torch.Tensor]] = {}
-        self._pieces: dict[int, list[_Piece]] = {}
+        self._pieces: dict[int, list[Piece]] = {}
         self._held: list[GradBucket] = []
 
     def __call__(self, bucket: GradBucket) -> bool:
