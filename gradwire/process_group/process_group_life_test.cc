@@ -11,7 +11,9 @@
 
 #include <atomic>
 #include <cmath>
+#include <future>
 #include <thread>
+#include <vector>
 
 #include "gradwire/base/error.h"
 #include "gradwire/process_group/closable.h"
