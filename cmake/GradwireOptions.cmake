@@ -40,11 +40,6 @@ target_compile_options(gradwire_flags INTERFACE
 if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
   target_compile_options(gradwire_flags INTERFACE -Wthread-safety)
 endif()
-# GCC looks through its whole heap for what it could free each time the heap has doubled, and with libtorch's precompiled header the heap starts at 0.5 GB.
-# Without that below 1 GB (the unit is 1024 bytes) a source above the line takes a seventh to a quarter less time, and up to 2.0 GB where it took up to 1.8.
-if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-  target_compile_options(gradwire_flags INTERFACE --param=ggc-min-heapsize=1000000)
-endif()
 
 set(GRADWIRE_SANITIZE "" CACHE STRING "Sanitizers of every target, separated by commas: address,undefined or thread")
 if(GRADWIRE_SANITIZE)
