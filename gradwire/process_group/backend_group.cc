@@ -330,37 +330,40 @@ std::shared_ptr<Work> BackendGroup::run(SendCall& given) {
   const std::shared_ptr<Channel> channel = this->channel("send");
   const Deadline deadline = Deadline::after(MessageTimeout::of(*this), when_called());
   Messages messages;
-  for (const at::Tensor& tensor : given.tensors) messages.push_back({tensor, *memory_with_values(tensor), nullptr});
+  for (const at::Tensor& tensor : given.tensors) messages.push_back({tensor, *memory_with_values(tensor)});
+  Requests requests;
   try {
-    for (Message& message : messages) {
-      message.request = channel->isend(read(message.memory), message.memory.nbytes(), given.destination,
-                                       static_cast<std::uint32_t>(given.tag));
+    for (const Message& message : messages) {
+      requests.push_back(channel->isend(read(message.memory), message.memory.nbytes(), given.destination,
+                                        static_cast<std::uint32_t>(given.tag)));
     }
   } catch (const InvalidArgument&) {
     throw;
   } catch (const std::exception&) {
     return failed_work(std::current_exception());
   }
-  return std::make_shared<PointToPointWork>(false, std::move(messages), deadline, channel, watcher_,
-                                            shared_from_this());
+  return std::make_shared<PointToPointWork>(false, std::move(messages), std::move(requests), deadline, channel,
+                                            watcher_, shared_from_this());
 }
 
 std::shared_ptr<Work> BackendGroup::receive(const char* operation, Tensors& tensors, int source, int tag) {
   const std::shared_ptr<Channel> channel = this->channel(operation);
   const Deadline deadline = Deadline::after(MessageTimeout::of(*this), when_called());
   Messages messages;
-  for (const at::Tensor& tensor : tensors) messages.push_back({tensor, *memory_for_results(tensor), nullptr});
+  for (const at::Tensor& tensor : tensors) messages.push_back({tensor, *memory_for_results(tensor)});
+  Requests requests;
   try {
-    for (Message& message : messages) {
-      message.request =
-          channel->irecv(written(message.memory), message.memory.nbytes(), source, static_cast<std::uint32_t>(tag));
+    for (const Message& message : messages) {
+      requests.push_back(
+          channel->irecv(written(message.memory), message.memory.nbytes(), source, static_cast<std::uint32_t>(tag)));
     }
   } catch (const InvalidArgument&) {
     throw;
   } catch (const std::exception&) {
     return failed_work(std::current_exception());
   }
-  return std::make_shared<PointToPointWork>(true, std::move(messages), deadline, channel, watcher_, shared_from_this());
+  return std::make_shared<PointToPointWork>(true, std::move(messages), std::move(requests), deadline, channel, watcher_,
+                                            shared_from_this());
 }
 
 template <>

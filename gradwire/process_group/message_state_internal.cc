@@ -16,13 +16,14 @@
 namespace gradwire::internal {
 
 MessageState::MessageState(const CallLabel& label, std::weak_ptr<const ProcessGroup> group, bool receives,
-                           Messages messages, Deadline deadline, std::shared_ptr<Channel> channel)
+                           Messages messages, Requests requests, Deadline deadline, std::shared_ptr<Channel> channel)
     : label_(label),
       group_(std::move(group)),
       receives_(receives),
       deadline_(deadline),
+      messages_(std::move(messages)),
       channel_(std::move(channel)),
-      messages_(std::move(messages)) {
+      requests_(std::move(requests)) {
   observe::take_call();  // the record ends with this
 }
 
@@ -36,14 +37,15 @@ std::string MessageState::name() const {
   return recorded.empty() ? what() : recorded;
 }
 
-Messages MessageState::under_way() {
+Requests MessageState::under_way() {
+  if (ended_) return {};
   MutexLock lock(mutex_);
-  return ended_ ? Messages() : messages_;
+  return requests_;
 }
 
 bool MessageState::ready() {
-  for (const Message& message : under_way()) {
-    if (message.request != nullptr && !message.request->done()) return deadline_.expired();
+  for (const auto& request : under_way()) {
+    if (!request->done()) return deadline_.expired();
   }
   return true;
 }
@@ -63,12 +65,14 @@ bool MessageState::wait_ready(Deadline until) {
 }
 
 void MessageState::finish() {
+  if (ended_) return;
   int from = -1;
   std::exception_ptr problem;
   try {
-    for (const Message& message : under_way()) {
-      if (message.request == nullptr) continue;
-      const Request::Status status = message.request->wait(deadline_);
+    const Requests requests = under_way();
+    for (std::size_t i = 0; i < requests.size(); ++i) {
+      const Message& message = messages_[i];
+      const Request::Status status = requests[i]->wait(deadline_);
       from = status.source;
       const std::size_t expected = message.memory.nbytes();
       if (receives_ && status.bytes != expected) {
@@ -94,13 +98,13 @@ void MessageState::end(std::exception_ptr problem, int source) {
     MutexLock lock(mutex_);
     if (ended_) return;
     if (receives_ && !problem) problem = copy_out();
-    ended_ = true;
-    changed_.notify_all();
     error_ = problem;
     source_ = source;
+    ended_ = true;
+    changed_.notify_all();
     told = future_;
-    if (told) value = all_tensors();
-    for (Message& message : messages_) message.request.reset();
+    if (told) value = tensors();
+    requests_.clear();
     channel_.reset();
   }
   label_.flight().ended(problem);
@@ -109,7 +113,7 @@ void MessageState::end(std::exception_ptr problem, int source) {
         told, problem, [&] { return std::move(value); }, what());
 }
 
-std::exception_ptr MessageState::copy_out() {
+std::exception_ptr MessageState::copy_out() const {
   try {
     for (const Message& message : messages_) copy_back(message.tensor, message.memory);
   } catch (const std::exception&) {
@@ -119,6 +123,7 @@ std::exception_ptr MessageState::copy_out() {
 }
 
 bool MessageState::begin_watch() {
+  if (ended_) return false;
   MutexLock lock(mutex_);
   return !ended_ && !std::exchange(watched_, true);
 }
@@ -135,7 +140,7 @@ std::pair<Future, bool> MessageState::future() {
     watched_ = true;
     if (!ended_) return {made, true};
     error = error_;
-    value = all_tensors();
+    value = tensors();
   }
   if (error) {
     made->setError(error);
@@ -145,22 +150,11 @@ std::pair<Future, bool> MessageState::future() {
   return {made, false};
 }
 
-std::exception_ptr MessageState::error() {
-  MutexLock lock(mutex_);
-  return error_;
-}
+std::exception_ptr MessageState::error() const { return ended_ ? error_ : nullptr; }
 
-std::optional<int> MessageState::source() {
-  MutexLock lock(mutex_);
-  return ended_ ? std::make_optional(source_) : std::nullopt;
-}
+std::optional<int> MessageState::source() const { return ended_ ? std::make_optional(source_) : std::nullopt; }
 
-std::vector<at::Tensor> MessageState::tensors() {
-  MutexLock lock(mutex_);
-  return all_tensors();
-}
-
-std::vector<at::Tensor> MessageState::all_tensors() {
+std::vector<at::Tensor> MessageState::tensors() const {
   std::vector<at::Tensor> all;
   for (const Message& message : messages_) all.push_back(message.tensor);
   return all;

@@ -7,6 +7,7 @@
 #include <c10/util/SmallVector.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <exception>
 #include <memory>
@@ -28,9 +29,9 @@ namespace gradwire::internal {
 struct Message {
   at::Tensor tensor;
   at::Tensor memory;  // the same tensor where it is contiguous
-  std::shared_ptr<Request> request;
 };
 using Messages = c10::SmallVector<Message, 1>;
+using Requests = c10::SmallVector<std::shared_ptr<Request>, 1>;  // of messages, in their order
 
 // The times between two looks at requests, which tell nobody when they end: short at first, then up to 2 ms.
 class RequestPause {
@@ -45,9 +46,9 @@ class RequestPause {
 // Shared by the Work of a call and the watcher, which ends the messages when the Work is destroyed first. Thread-safe.
 class MessageState {
  public:
-  // `channel` is kept until the messages have ended.
+  // `requests`: one a message. They and `channel` are kept until the messages have ended.
   MessageState(const CallLabel& label, std::weak_ptr<const ProcessGroup> group, bool receives, Messages messages,
-               Deadline deadline, std::shared_ptr<Channel> channel);
+               Requests requests, Deadline deadline, std::shared_ptr<Channel> channel);
 
   // "rank 0 of group 'default' (shm): recv"; as the label says where the group has gone.
   std::string what() const;
@@ -68,30 +69,33 @@ class MessageState {
   // The future, and whether the watcher has to get the messages for it: the future is new, and they have not ended.
   std::pair<Future, bool> future();
 
-  std::exception_ptr error();
-  std::optional<int> source();  // none while the messages are under way
-  std::vector<at::Tensor> tensors();
+  std::exception_ptr error() const;
+  std::optional<int> source() const;  // none while the messages are under way
+  std::vector<at::Tensor> tensors() const;
 
  private:
   // "recv (group default)": the engine that moves the messages does not know the group.
   std::string name() const;
-  Messages under_way();
-  std::vector<at::Tensor> all_tensors() GRADWIRE_REQUIRES(mutex_);
-  std::exception_ptr copy_out() GRADWIRE_REQUIRES(mutex_);
+  Requests under_way();  // none when the messages have ended
+  std::exception_ptr copy_out() const;
 
   const CallLabel label_;
   const std::weak_ptr<const ProcessGroup> group_;
   const bool receives_;
   const Deadline deadline_;
+  const Messages messages_;
+
+  // Set last by the thread that ends the messages. `error_` and `source_` stay as they are then, and any thread may
+  // read them.
+  std::atomic<bool> ended_{false};
+  std::exception_ptr error_;
+  int source_ = -1;
 
   Mutex mutex_;
   ConditionVariable changed_;
   std::shared_ptr<Channel> channel_ GRADWIRE_GUARDED_BY(mutex_);  // outlives the requests
-  Messages messages_ GRADWIRE_GUARDED_BY(mutex_);
-  bool ended_ GRADWIRE_GUARDED_BY(mutex_) = false;
+  Requests requests_ GRADWIRE_GUARDED_BY(mutex_);
   bool watched_ GRADWIRE_GUARDED_BY(mutex_) = false;
-  std::exception_ptr error_ GRADWIRE_GUARDED_BY(mutex_);
-  int source_ GRADWIRE_GUARDED_BY(mutex_) = -1;
   Future future_ GRADWIRE_GUARDED_BY(mutex_);
 };
 

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gradwire/process_group/point_to_point_work_internal.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -12,14 +13,27 @@
 
 namespace gradwire::internal {
 
-PointToPointWork::PointToPointWork(bool receives, Messages messages, Deadline deadline,
+namespace {
+
+bool all_done(const Requests& requests) {
+  return std::all_of(requests.begin(), requests.end(), [](const auto& request) { return request->done(); });
+}
+
+}  // namespace
+
+PointToPointWork::PointToPointWork(bool receives, Messages messages, Requests requests, Deadline deadline,
                                    std::shared_ptr<Channel> channel, std::shared_ptr<CompletionWatcher> watcher,
                                    std::shared_ptr<const ProcessGroup> group)
-    : owner_(std::move(group)),
-      watcher_(std::move(watcher)),
-      state_(std::make_shared<MessageState>(label(), owner_, receives, std::move(messages), deadline,
-                                            std::move(channel))) {
-  if (!receives) watcher_->note_send(state_);
+    : owner_(std::move(group)), watcher_(std::move(watcher)) {
+  // A small message is sent by now. A receive is asked when somebody waits for it: that may read what has come.
+  const bool is_sent = !receives && all_done(requests);
+  state_ = std::make_shared<MessageState>(label(), owner_, receives, std::move(messages), std::move(requests), deadline,
+                                          std::move(channel));
+  if (is_sent) {
+    state_->finish();
+  } else if (!receives) {
+    watcher_->note_send(state_);
+  }
 }
 
 PointToPointWork::~PointToPointWork() {

@@ -19,9 +19,10 @@ namespace gradwire::internal {
 // messages, or with MismatchError when a message was shorter than its tensor.
 class PointToPointWork final : public LabelledWork {
  public:
-  // `channel` is kept until the messages have ended, `group` as long as this object.
-  PointToPointWork(bool receives, Messages messages, Deadline deadline, std::shared_ptr<Channel> channel,
-                   std::shared_ptr<CompletionWatcher> watcher, std::shared_ptr<const ProcessGroup> group);
+  // `requests` and `channel` are kept until the messages have ended, `group` as long as this object.
+  PointToPointWork(bool receives, Messages messages, Requests requests, Deadline deadline,
+                   std::shared_ptr<Channel> channel, std::shared_ptr<CompletionWatcher> watcher,
+                   std::shared_ptr<const ProcessGroup> group);
   ~PointToPointWork() override;
 
   bool wait(Milliseconds timeout) override;

@@ -128,15 +128,15 @@ std::shared_ptr<Request> Engine::post(Message::Direction direction, std::uint64_
   auto ticket = std::make_shared<Ticket>(shared_from_this(), message);
   const MutexLock lock(mutex_);
   require_open();
-  // What has come may end a receive, and make room for a send. Where nothing wakes a waiter, reading the wire is dear,
-  // and who waits for the message reads it at once.
-  const bool reads = options_.rhythm.nap.count() == 0 && options_.rhythm.posting_reads;
-  if (reads && direction == Message::Direction::receive) poll();
   if (matcher_.end_at_once(*message)) return ticket;
+  // What has come makes room for a send. Where nothing wakes a waiter, reading the wire is dear, and who waits for the
+  // message reads it at once.
+  const bool reads = options_.rhythm.nap.count() == 0 && options_.rhythm.posting_reads;
   if (reads && direction == Message::Direction::send && poll() && matcher_.end_at_once(*message)) return ticket;
   require_open();  // polling may have found it broken
   // All that may fail comes before the message is known to anybody.
   ensure_thread();
+  // A receive is there before the wire is read: so its message goes where it belongs at once.
   matcher_.start(message);
   move(reads ? &Matcher::poll : &Matcher::write_all);
   if (!message->done && idle_ && reads) wire_->wake();
@@ -279,6 +279,7 @@ void Engine::serve() {
     microseconds nap{0};
     {
       MutexLock lock(mutex_);
+      idle_ = false;
       stay_away(lock);
       if (closed_ != nullptr) return;
       const bool moved = poll();

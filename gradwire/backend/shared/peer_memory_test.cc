@@ -17,25 +17,13 @@
 #include <utility>
 #include <vector>
 
+#include "gradwire/backend/shared/fixed_world_test_support.h"
+
 namespace gradwire::shared::peer_memory_test {
 namespace {
 
 constexpr std::size_t kPage = 4096;
 constexpr std::size_t kLarge = std::size_t{1} << 20;
-
-class FixedWorld final : public World {
- public:
-  FixedWorld(int rank, std::vector<int> processes)
-      : World(rank, static_cast<int>(processes.size())), processes_(std::move(processes)) {}
-  bool shares_all_memory() const noexcept override { return false; }
-  Region share_region(std::uint64_t, std::size_t, Deadline, const std::function<void()>&) override { return {}; }
-  bool is_gone(int) const noexcept override { return false; }
-  int process_of(int peer) const noexcept override { return processes_[static_cast<std::size_t>(peer)]; }
-  std::string describe_peer(int) const override { return "a process"; }
-
- private:
-  std::vector<int> processes_;
-};
 
 class PeerMemoryTest : public ::testing::Test {
  protected:

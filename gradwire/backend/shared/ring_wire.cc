@@ -39,16 +39,22 @@ RingWire::RingWire(std::shared_ptr<World> world, Region region)
       region_(std::move(region)),
       capacity_(ring_capacity(world_->size())),
       memory_(*world_, region_.base.get() + kMarkOffset, region_.stride),
-      touched_(static_cast<std::size_t>(world_->size()), false) {}
+      touched_(static_cast<std::size_t>(world_->size()), false) {
+  for (int peer = 0; peer < world_->size(); ++peer) {
+    to_.push_back(make_ring(peer, world_->rank()));
+    from_.push_back(make_ring(world_->rank(), peer));
+  }
+}
 
-Ring RingWire::ring(int reader, int writer) const {
+Ring RingWire::make_ring(int reader, int writer) const {
   std::byte* begin = region_.part(reader) + kPage + static_cast<std::size_t>(writer) * ring_bytes(capacity_);
   return {reinterpret_cast<RingHeader*>(begin), begin + sizeof(RingHeader), capacity_};
 }
 
 bool RingWire::write(int peer, const messages::Frame& frame, std::span<const std::byte> payload) {
-  if (!ring(peer, world_->rank()).write(frame, payload.data(), payload.size())) return false;
-  touched_[static_cast<std::size_t>(peer)] = true;
+  const auto index = static_cast<std::size_t>(peer);
+  if (!to_[index].write(frame, payload.data(), payload.size())) return false;
+  touched_[index] = true;
   return true;
 }
 
@@ -59,12 +65,13 @@ bool RingWire::read(messages::FrameSink& sink) {
 }
 
 bool RingWire::read_from(int source, messages::FrameSink& sink) {
-  Ring ring = this->ring(world_->rank(), source);
+  const auto index = static_cast<std::size_t>(source);
+  Ring& ring = from_[index];
   messages::Frame frame;
   messages::Payload payload;
   bool moved = false;
   while (ring.peek(frame, payload) && sink.on_frame(source, frame, payload)) {
-    if (ring.pop(frame)) touched_[static_cast<std::size_t>(source)] = true;
+    if (ring.pop(frame)) touched_[index] = true;
     moved = true;
   }
   return moved;

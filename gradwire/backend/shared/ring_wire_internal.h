@@ -35,7 +35,7 @@ class RingWire final : public messages::Wire {
 
  private:
   bool read_from(int source, messages::FrameSink& sink);
-  Ring ring(int reader, int writer) const;
+  Ring make_ring(int reader, int writer) const;
   Bell& bell_of(int rank) const { return *reinterpret_cast<Bell*>(region_.part(rank)); }
   void ring_bell(int rank) const noexcept;
 
@@ -43,6 +43,8 @@ class RingWire final : public messages::Wire {
   const Region region_;
   const std::size_t capacity_;
   PeerMemory memory_;
+  std::vector<Ring> to_;       // this rank writes, by peer
+  std::vector<Ring> from_;     // this rank reads, by peer
   std::vector<bool> touched_;  // peers whose bell is to ring
 };
 
