@@ -25,7 +25,7 @@
 #include "gradwire/base/strings.h"
 #include "launch/launch_error.h"
 #include "launch/process_look.h"
-#include "tests/support/ranks.h"
+#include "tests/support/temporary_folder.h"
 
 namespace gradwire::launch {
 namespace {

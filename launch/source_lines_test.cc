@@ -12,7 +12,7 @@
 
 #include "gradwire/base/environment.h"
 #include "gradwire/base/strings.h"
-#include "tests/support/ranks.h"
+#include "tests/support/temporary_folder.h"
 
 namespace gradwire::launch {
 namespace {

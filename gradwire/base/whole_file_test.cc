@@ -12,7 +12,7 @@
 #include <iterator>
 
 #include "gradwire/base/error.h"
-#include "tests/support/ranks.h"
+#include "tests/support/temporary_folder.h"
 
 namespace gradwire::whole_file_test {
 namespace {

@@ -24,7 +24,7 @@
 #include "gradwire/membership/member.h"
 #include "gradwire/store/forwarding_store.h"
 #include "gradwire/store/hash_store.h"
-#include "tests/support/ranks.h"
+#include "tests/support/temporary_folder.h"
 
 namespace gradwire::membership::coordinator_test {
 namespace {

@@ -21,7 +21,7 @@
 #include "gradwire/store/forwarding_store.h"
 #include "gradwire/store/hash_store.h"
 #include "tests/support/counting_store.h"
-#include "tests/support/ranks.h"
+#include "tests/support/temporary_folder.h"
 
 namespace gradwire::membership::host_watch_test {
 namespace {

@@ -24,7 +24,7 @@
 #include "gradwire/membership/patient_store.h"
 #include "gradwire/store/tcp_store.h"
 #include "tests/support/ended_process.h"
-#include "tests/support/ranks.h"
+#include "tests/support/temporary_folder.h"
 
 namespace gradwire::membership::store_loss_test {
 namespace {

@@ -31,7 +31,7 @@
 #include "gradwire/observe/flight_memory_internal.h"
 #include "gradwire/observe/flight_table.h"
 #include "gradwire/observe/told_ranks.h"
-#include "tests/support/ranks.h"
+#include "tests/support/temporary_folder.h"
 
 namespace gradwire::observe::flight_recorder_test {
 namespace {

@@ -32,7 +32,7 @@
 #include "gradwire/observe/record_file_internal.h"
 #include "gradwire/observe/record_format_internal.h"
 #include "gradwire/observe/run_sums.h"
-#include "tests/support/ranks.h"
+#include "tests/support/temporary_folder.h"
 
 namespace gradwire::observe::step_recorder_test {
 namespace {

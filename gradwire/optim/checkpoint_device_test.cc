@@ -16,6 +16,7 @@
 #include "gradwire/hooks/registry.h"
 #include "gradwire/optim/checkpoint.h"
 #include "tests/support/ranks.h"
+#include "tests/support/temporary_folder.h"
 
 namespace gradwire::testing::checkpoint_device_test {
 namespace {

@@ -20,6 +20,7 @@
 #include "gradwire/optim/zero_redundancy_optimizer.h"
 #include "tests/support/on_hosts.h"
 #include "tests/support/ranks.h"
+#include "tests/support/temporary_folder.h"
 
 namespace gradwire::testing::checkpoint_test {
 namespace {

@@ -23,6 +23,7 @@
 #include "gradwire/store/prefix_store.h"
 #include "gradwire/store/tcp_store.h"
 #include "tests/support/ranks.h"
+#include "tests/support/temporary_folder.h"
 
 namespace gradwire::init_test {
 namespace {

@@ -21,7 +21,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/base/os_handles.h"
 #include "gradwire/store/store_test_support_internal.h"
-#include "tests/support/ranks.h"
+#include "tests/support/temporary_folder.h"
 
 namespace gradwire::file_store_test {
 namespace {

@@ -12,8 +12,8 @@
 #include "gradwire/base/error.h"
 #include "gradwire/store/handshake_internal.h"
 #include "gradwire/store/store_test_support_internal.h"
-#include "tests/support/ranks.h"
 #include "tests/support/secrets.h"
+#include "tests/support/temporary_folder.h"
 
 namespace gradwire::secret_test {
 namespace {

@@ -20,6 +20,7 @@
 #include "gradwire/store/store_test_support_internal.h"
 #include "gradwire/store/tcp_store.h"
 #include "tests/support/ranks.h"
+#include "tests/support/temporary_folder.h"
 
 namespace gradwire::store_conformance_test {
 namespace {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tests/conformance/child_process.h"
+#include "tests/support/temporary_folder.h"
 
 namespace gradwire::testing {
 

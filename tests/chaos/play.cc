@@ -20,6 +20,7 @@
 #include "gradwire/base/strings.h"
 #include "gradwire/store/hash_store.h"
 #include "gradwire/store/tcp_store.h"
+#include "tests/support/temporary_folder.h"
 
 namespace gradwire::testing {
 namespace {

@@ -10,6 +10,7 @@
 #include "gradwire/base/strings.h"
 #include "tests/chaos/member.h"
 #include "tests/chaos/trigger.h"
+#include "tests/support/temporary_folder.h"
 
 namespace gradwire::testing {
 namespace {

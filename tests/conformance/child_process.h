@@ -10,7 +10,7 @@
 
 #include "gradwire/base/deadline.h"
 #include "gradwire/base/os_handles.h"
-#include "tests/support/ranks.h"
+#include "tests/support/temporary_folder.h"
 
 namespace gradwire::testing {
 

@@ -25,6 +25,7 @@
 #include "gradwire/base/strings.h"
 #include "tests/conformance/child_process.h"
 #include "tests/conformance/conformance.h"
+#include "tests/support/temporary_folder.h"
 
 namespace gradwire::testing {
 namespace {

@@ -33,6 +33,7 @@
 #include "gradwire/store/file_store.h"
 #include "tests/conformance/child_process.h"
 #include "tests/conformance/conformance.h"
+#include "tests/support/temporary_folder.h"
 
 namespace gradwire::testing {
 namespace {

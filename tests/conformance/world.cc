@@ -19,6 +19,7 @@
 #include "gradwire/store/prefix_store.h"
 #include "tests/conformance/child_process.h"
 #include "tests/conformance/loopback_channel.h"
+#include "tests/support/temporary_folder.h"
 
 namespace gradwire::testing {
 namespace {

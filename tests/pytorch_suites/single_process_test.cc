@@ -12,6 +12,7 @@
 #include "gradwire/functional/functional.h"
 #include "gradwire/store/file_store.h"
 #include "tests/support/ranks.h"
+#include "tests/support/temporary_folder.h"
 
 namespace gradwire::testing {
 namespace {

@@ -25,7 +25,6 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -39,6 +38,7 @@
 #include "gradwire/base/strings.h"
 #include "gradwire/store/file_store.h"
 #include "gradwire/store/hash_store.h"
+#include "tests/support/temporary_folder.h"
 
 namespace gradwire::test_support {
 
@@ -51,27 +51,6 @@ inline constexpr std::chrono::seconds kRankGuard{240};
 struct RankEnd {
   bool failed = false;
   std::string message;  // the exception's text, "failed expectations", "killed by signal 9", "hung"
-};
-
-// A new folder, removed with all its contents by the destructor.
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "gradwire-test-XXXXXX").string();
-    if (::mkdtemp(name.data()) == nullptr) throw ResourceError("cannot make a temporary folder");
-    path_ = name;
-  }
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    if (owner_ == ::getpid()) std::filesystem::remove_all(path_, ignored);
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-  pid_t owner_ = ::getpid();
 };
 
 namespace internal {

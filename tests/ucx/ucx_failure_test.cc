@@ -15,6 +15,7 @@
 #include "tests/chaos/trigger.h"
 #include "tests/conformance/child_process.h"
 #include "tests/conformance/conformance.h"
+#include "tests/support/temporary_folder.h"
 
 namespace gradwire::testing {
 namespace {

@@ -17,8 +17,8 @@
 #include "gradwire/store/file_store.h"
 #include "gradwire/store/hash_store.h"
 #include "gradwire/store/tcp_store.h"
-#include "tests/support/ranks.h"
 #include "tests/support/secrets.h"
+#include "tests/support/temporary_folder.h"
 
 namespace gradwire::job_environment_test {
 namespace {

@@ -19,6 +19,7 @@
 #include "gradwire/store/tcp_store.h"
 #include "tests/support/ranks.h"
 #include "tests/support/secrets.h"
+#include "tests/support/temporary_folder.h"
 
 namespace gradwire::job_test {
 namespace {

@@ -20,7 +20,7 @@
 #include <string>
 
 #include "gradwire/base/error.h"
-#include "tests/support/ranks.h"
+#include "tests/support/temporary_folder.h"
 
 namespace {
 

@@ -26,6 +26,7 @@
 #include "gradwire/store/prefix_store.h"
 #include "gradwire/store/tcp_store.h"
 #include "tests/support/ranks.h"
+#include "tests/support/temporary_folder.h"
 
 namespace gradwire::from_c10d_test {
 namespace {
