@@ -10,6 +10,7 @@
 #include <map>
 
 #include "gradwire/base/error.h"
+#include "gradwire/base/os_handles.h"
 #include "gradwire/store/handshake_internal.h"
 #include "gradwire/store/store_test_support_internal.h"
 #include "tests/support/secrets.h"
