@@ -259,13 +259,12 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   std::shared_ptr<Work> enter(const char* operation, const Call& call);
   ProcessGroup& here();
   std::uint32_t next_barrier();  // the number of a monitored barrier
+  void report_arrivals(const std::vector<std::shared_ptr<Work>>& arrivals, const Tensors& report, int tag,
+                       bool is_complete, Deadline deadline);
   [[noreturn]] void unsupported(const char* operation) const;
 
   const int rank_;
   const int size_;
-  void report_arrivals(const std::vector<std::shared_ptr<Work>>& arrivals, const Tensors& report, int tag,
-                       bool is_complete, Deadline deadline);
-
   struct Names;
   std::unique_ptr<Names> names_;  // group name, description, timeout and counters, with their lock
 };
