@@ -280,6 +280,7 @@ def test_errors_name_the_ranks_that_are_missing(ranks):
     assert isinstance(error, dist.TimeoutError) and isinstance(error, TimeoutError) and error.peers == [1]
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_bad_arguments_are_value_errors_before_anything_is_sent(ranks):
     def body(group):
         with pytest.raises(ValueError, match="rank 7"):
@@ -288,6 +289,10 @@ def test_bad_arguments_are_value_errors_before_anything_is_sent(ranks):
             dist.all_reduce(torch.ones(2, dtype=torch.bool), dist.ReduceOp.AVG, group)
         with pytest.raises(dist.UnsupportedError):
             _C.ProcessGroup(0, 1).barrier()
+        nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+        for call in (dist.all_reduce, lambda tensor, group: dist.broadcast(tensor, 0, group)):
+            with pytest.raises(dist.InvalidArgument, match=f"rank {group.rank()} .* is a nested tensor"):
+                call(nested, group=group)
         dist.barrier(group)
 
     ranks.all_well(2, body)
