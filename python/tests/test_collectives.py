@@ -191,6 +191,20 @@ def test_short_forms_and_newer_names_of_pytorch(ranks):
     ranks.all_well(SIZE, body)
 
 
+def test_the_parts_of_a_reduce_scatter_may_differ_in_length(ranks):
+    def body(group):
+        rank = group.rank()
+        got = torch.empty(rank + 1, 2)
+        parts = [torch.full((part + 1, 2), float(rank + part)) for part in range(SIZE)]
+        work = dist.reduce_scatter(got, parts, group=group, async_op=True)
+        work.wait()
+        assert torch.equal(got, torch.full((rank + 1, 2), 3.0 + 3 * rank))
+        with pytest.raises(dist.InvalidArgument, match="must have"):
+            dist.reduce_scatter(torch.empty(7), parts, group=group)
+
+    ranks.all_well(SIZE, body)
+
+
 def test_messages_and_batches(ranks):
     def body(group):
         rank, right, left = group.rank(), (group.rank() + 1) % SIZE, (group.rank() - 1) % SIZE
