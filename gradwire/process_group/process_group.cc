@@ -6,6 +6,7 @@
 #include <ATen/Functions.h>
 #include <ATen/MemoryOverlap.h>
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <c10/core/GradMode.h>
 #include <c10/util/accumulate.h>
 
 #include <algorithm>
@@ -25,6 +26,7 @@
 #include "gradwire/process_group/prepared_call_internal.h"
 #include "gradwire/process_group/process_group_names_internal.h"
 #include "gradwire/process_group/sparse_all_reduce_internal.h"
+#include "gradwire/process_group/tensor_memory_internal.h"
 #include "gradwire/process_group/validate_internal.h"
 #include "gradwire/process_group/work_internal.h"
 
@@ -35,6 +37,7 @@ using internal::any_expanded;
 using internal::arguments_of;
 using internal::as_halves;
 using internal::call_with_copies;
+using internal::copy_back;
 using internal::is_complex_half;
 using internal::NoOutputs;
 using internal::Outputs;
@@ -49,6 +52,43 @@ namespace {
 std::shared_ptr<Work> with_outputs(std::shared_ptr<Work> work, Outputs outputs) {
   return work_after(
       std::move(work), [] {}, std::move(outputs));
+}
+
+// Whether what one rank gets of a reduce_scatter is longer than what another gets.
+bool is_uneven(const std::vector<Tensors>& inputs) {
+  return std::any_of(inputs.begin(), inputs.end(), [](const Tensors& list) {
+    return std::any_of(list.begin(), list.end(),
+                       [&](const at::Tensor& each) { return each.numel() != list.front().numel(); });
+  });
+}
+
+at::Tensor filled_up(const at::Tensor& tensor, std::int64_t elements) {
+  return at::constant_pad_nd(tensor.reshape({-1}), {0, elements - tensor.numel()});
+}
+
+// Each part is filled up to the longest one.
+std::shared_ptr<Work> reduce_scatter_uneven(ProcessGroup& group, const Validator& check, const Tensors& outputs,
+                                            const std::vector<Tensors>& inputs, const ReduceScatterOptions& options) {
+  const c10::NoGradGuard no_grad;
+  const auto own = static_cast<std::size_t>(group.rank());
+  Tensors results;
+  std::vector<Tensors> parts(inputs.size());
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    check.same_length("inputs", inputs[i].size(), "ranks", static_cast<std::size_t>(group.size()));
+    check.matches("outputs", outputs[i], inputs[i][own], inputs[i][own].numel());
+    std::int64_t longest = 0;
+    for (const at::Tensor& part : inputs[i]) longest = std::max(longest, part.numel());
+    for (const at::Tensor& part : inputs[i]) parts[i].push_back(filled_up(part, longest));
+    results.push_back(at::empty({longest}, outputs[i].options()));
+  }
+  auto work = group.reduce_scatter(results, std::move(parts), options);
+  return work_after(
+      std::move(work),
+      [outputs, results] {
+        for (std::size_t i = 0; i < outputs.size(); ++i)
+          copy_back(outputs[i], results[i].narrow(0, 0, outputs[i].numel()).view(outputs[i].sizes()));
+      },
+      Outputs::list(outputs));
 }
 
 bool all_sparse(const Tensors& tensors) {
@@ -241,7 +281,10 @@ std::shared_ptr<Work> ProcessGroup::reduce_scatter(Tensors outputs, std::vector<
   const Validator check(*this, "reduce_scatter");
   check.timeout(options.timeout);
   check.outputs("outputs", outputs);
-  check.lists("inputs", inputs, "outputs", outputs);
+  check.same_length("lists of inputs", inputs.size(), "outputs", outputs.size());
+  for (const Tensors& list : inputs) check.tensors("inputs", list);
+  const bool uneven = is_uneven(inputs);
+  if (!uneven) check.lists("inputs", inputs, "outputs", outputs);
   check.reduction(options.op, outputs);
   if (any_complex_half(outputs)) {
     require_by_parts(check, options.op, outputs);
@@ -251,6 +294,7 @@ std::shared_ptr<Work> ProcessGroup::reduce_scatter(Tensors outputs, std::vector<
     }
     return with_outputs(reduce_scatter(as_halves(outputs), std::move(inputs), options), Outputs::list(outputs));
   }
+  if (uneven) return reduce_scatter_uneven(*this, check, outputs, inputs, options);
   return enter("reduce_scatter", options, others_of(*this) * bytes_of(outputs),
                PreparedCall{arguments_of(CallKind::reduce_scatter, __builtin_return_address(0), outputs), outputs,
                             [&](ProcessGroup& group, const auto& settled) {

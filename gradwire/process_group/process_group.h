@@ -118,7 +118,8 @@ class ProcessGroup : public std::enable_shared_from_this<ProcessGroup> {
   std::shared_ptr<Work> scatter(Tensors outputs, std::vector<Tensors> inputs, const ScatterOptions& options = {});
 
   // outputs[i] becomes `op` over all ranks of their inputs[i][rank()]. `inputs` holds one list of size() tensors for
-  // each output, with the output's dtype and number of elements.
+  // each output, with the output's dtype. inputs[i][r] has the number of elements of rank r's outputs[i], which may
+  // differ between ranks.
   std::shared_ptr<Work> reduce_scatter(Tensors outputs, std::vector<Tensors> inputs,
                                        const ReduceScatterOptions& options = {});
 

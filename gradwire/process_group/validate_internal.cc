@@ -85,6 +85,7 @@ void Validator::tensors(const char* what, const Tensors& tensors) const {
 
 void Validator::tensor(const char* what, const at::Tensor& tensor) const {
   if (!tensor.defined()) fail(concat("one of the ", what, " is an undefined tensor"));
+  if (tensor.is_nested()) fail(concat("one of the ", what, " is a nested tensor; pass the tensors of its unbind()"));
   if (tensor.layout() != at::kStrided) {
     fail(concat("one of the ", what, " has the layout ", tensor.layout(), "; make it dense first, with to_dense()"));
   }

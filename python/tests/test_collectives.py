@@ -191,6 +191,20 @@ def test_short_forms_and_newer_names_of_pytorch(ranks):
     ranks.all_well(SIZE, body)
 
 
+def test_the_parts_of_a_reduce_scatter_may_differ_in_length(ranks):
+    def body(group):
+        rank = group.rank()
+        got = torch.empty(rank + 1, 2)
+        parts = [torch.full((part + 1, 2), float(rank + part)) for part in range(SIZE)]
+        work = dist.reduce_scatter(got, parts, group=group, async_op=True)
+        work.wait()
+        assert torch.equal(got, torch.full((rank + 1, 2), 3.0 + 3 * rank))
+        with pytest.raises(dist.InvalidArgument, match="must have"):
+            dist.reduce_scatter(torch.empty(7), parts, group=group)
+
+    ranks.all_well(SIZE, body)
+
+
 def test_messages_and_batches(ranks):
     def body(group):
         rank, right, left = group.rank(), (group.rank() + 1) % SIZE, (group.rank() - 1) % SIZE
@@ -280,6 +294,7 @@ def test_errors_name_the_ranks_that_are_missing(ranks):
     assert isinstance(error, dist.TimeoutError) and isinstance(error, TimeoutError) and error.peers == [1]
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_bad_arguments_are_value_errors_before_anything_is_sent(ranks):
     def body(group):
         with pytest.raises(ValueError, match="rank 7"):
@@ -288,6 +303,10 @@ def test_bad_arguments_are_value_errors_before_anything_is_sent(ranks):
             dist.all_reduce(torch.ones(2, dtype=torch.bool), dist.ReduceOp.AVG, group)
         with pytest.raises(dist.UnsupportedError):
             _C.ProcessGroup(0, 1).barrier()
+        nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+        for call in (dist.all_reduce, lambda tensor, group: dist.broadcast(tensor, 0, group)):
+            with pytest.raises(dist.InvalidArgument, match=f"rank {group.rank()} .* is a nested tensor"):
+                call(nested, group=group)
         dist.barrier(group)
 
     ranks.all_well(2, body)

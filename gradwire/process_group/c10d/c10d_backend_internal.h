@@ -82,8 +82,6 @@ class C10dBackend final : public c10d::Backend {
  private:
   template <class Call>
   WorkPtr start(c10d::OpType type, const char* title, const std::vector<at::Tensor>& inputs, const Call& call);
-  std::shared_ptr<Work> reduce_scatter_uneven(const Tensors& outputs, const std::vector<Tensors>& inputs,
-                                              const ReduceScatterOptions& options);
 
   const std::shared_ptr<ProcessGroup> group_;
   const bool owns_;

@@ -2,8 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gradwire/process_group/c10d/to_c10d.h"
 
-#include <ATen/Functions.h>
-
 #include <algorithm>
 #include <utility>
 
@@ -18,8 +16,6 @@
 #include "gradwire/process_group/c10d/c10d_work_internal.h"
 #include "gradwire/process_group/init.h"
 #include "gradwire/process_group/profiled_by_caller.h"
-#include "gradwire/process_group/tensor_memory_internal.h"
-#include "gradwire/process_group/work_internal.h"
 
 namespace gradwire {
 namespace internal {
@@ -76,21 +72,6 @@ std::string barrier_failure(int rank, const std::vector<int>& missing, Milliseco
   std::string ranks = name_ranks(missing);
   ranks.front() = 'R';
   return ranks + " failed to pass monitoredBarrier";
-}
-
-// What rank r gets of c10d's reduce_scatter may be longer than what rank s gets.
-bool is_uneven(const Tensors& outputs, const std::vector<Tensors>& inputs) {
-  return std::any_of(inputs.begin(), inputs.end(),
-                     [](const Tensors& list) {
-                       return std::any_of(list.begin(), list.end(), [&](const at::Tensor& each) {
-                         return each.defined() && list.front().defined() && each.numel() != list.front().numel();
-                       });
-                     }) &&
-         inputs.size() == outputs.size();
-}
-
-at::Tensor filled_up(const at::Tensor& tensor, std::int64_t elements) {
-  return at::constant_pad_nd(tensor.reshape({-1}), {0, elements - tensor.numel()});
 }
 
 bool is_sparse(const Tensors& tensors) {
@@ -218,37 +199,8 @@ C10dBackend::WorkPtr C10dBackend::scatter(Tensors& outputs, std::vector<Tensors>
 
 C10dBackend::WorkPtr C10dBackend::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                                                  const c10d::ReduceScatterOptions& options) {
-  return start(OpType::REDUCE_SCATTER, "gradwire:reduce_scatter", all_of(inputs), [&] {
-    const auto ours = options_with_op<ReduceScatterOptions>(options);
-    return is_uneven(outputs, inputs) ? reduce_scatter_uneven(outputs, inputs, ours)
-                                      : group_->reduce_scatter(outputs, inputs, ours);
-  });
-}
-
-// Each part is filled up to the longest one.
-std::shared_ptr<Work> C10dBackend::reduce_scatter_uneven(const Tensors& outputs, const std::vector<Tensors>& inputs,
-                                                         const ReduceScatterOptions& options) {
-  Tensors results;
-  std::vector<Tensors> parts(inputs.size());
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    std::int64_t longest = 0;
-    for (const at::Tensor& part : inputs[i]) longest = std::max(longest, part.numel());
-    for (const at::Tensor& part : inputs[i]) parts[i].push_back(filled_up(part, longest));
-    const auto own = static_cast<std::size_t>(rank_);
-    if (own >= inputs[i].size() || inputs[i][own].numel() != outputs[i].numel()) {
-      throw InvalidArgument(concat("gradwire: reduce_scatter: the output of rank ", rank_, " has ", outputs[i].numel(),
-                                   " elements, and its input for itself has not as many"));
-    }
-    results.push_back(at::empty({longest}, outputs[i].options()));
-  }
-  auto work = group_->reduce_scatter(results, std::move(parts), options);
-  return work_after(
-      std::move(work),
-      [outputs, results] {
-        for (std::size_t i = 0; i < outputs.size(); ++i)
-          copy_back(outputs[i], results[i].narrow(0, 0, outputs[i].numel()).view(outputs[i].sizes()));
-      },
-      Outputs::list(outputs));
+  return start(OpType::REDUCE_SCATTER, "gradwire:reduce_scatter", all_of(inputs),
+               [&] { return group_->reduce_scatter(outputs, inputs, options_with_op<ReduceScatterOptions>(options)); });
 }
 
 C10dBackend::WorkPtr C10dBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
