@@ -287,7 +287,7 @@ void Member::leave(EventLog& log) {
   } else if (fails_) {
     log.append(Died{number_, "failed"});
   } else if (waits_) {
-    log.append(Died{number_, "left while it waited"});
+    log.append(Died{number_, kLeftWaiting});
   } else {
     log.append(Left{number_});
   }

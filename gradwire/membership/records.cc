@@ -59,7 +59,9 @@ struct Writer {
   std::string operator()(const Reached& e) const { return concat("reached\t", e.member, "\t", e.epoch, "\t", e.step); }
   std::string operator()(const Done& e) const { return concat("done\t", e.member); }
   std::string operator()(const StateLost& e) const { return concat("state lost\t", e.member, "\t", e.epoch); }
-  std::string operator()(const Died& e) const { return concat("died\t", e.member, "\t", clean(e.how)); }
+  std::string operator()(const Died& e) const {
+    return concat("died\t", e.member, "\t", clean(e.how), e.host.empty() ? "" : "\t", clean(e.host));
+  }
   std::string operator()(const Hurry&) const { return "hurry"; }
   std::string operator()(const StoreRestored&) const { return "restored"; }
   std::string operator()(const Unreachable& e) const {
@@ -94,6 +96,7 @@ Event event_of(const std::string& text) {
   if (kind == "done") return Done{member()};
   if (kind == "state lost") return StateLost{member(), number(fields, 2, text)};
   if (kind == "died" && fields.size() == 3) return Died{member(), fields[2]};
+  if (kind == "died" && fields.size() == 4) return Died{member(), fields[2], fields[3]};
   if (kind == "hurry") return Hurry{};
   if (kind == "restored") return StoreRestored{};
   if (kind == "unreachable") return Unreachable{member(), number(fields, 2, text), number(fields, 3, text)};

@@ -80,7 +80,11 @@ struct StateLost {
 struct Died {
   std::int64_t member = 0;
   std::string how;
+  // Not empty: the member was lost because this host was lost, or leaves the job.
+  std::string host = {};
 };
+// Died::how of a member that has left in good order while it waited for an epoch.
+inline constexpr const char* kLeftWaiting = "left while it waited";
 // The member was slow in several steps of `epoch` in a row, the last of which was `step` (SlowRule).
 struct Slow {
   std::int64_t member = 0;
