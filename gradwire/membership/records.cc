@@ -48,7 +48,7 @@ std::int64_t number(const Fields& fields, std::size_t index, const std::string& 
 struct Writer {
   std::string operator()(const Joined& e) const {
     return concat("joined\t", clean(e.identity), "\t", clean(e.version), "\t", clean(e.program), "\t", clean(e.host),
-                  e.follows ? "\tfollows" : "");
+                  "\t", e.follows ? "follows" : "", "\t", clean(e.machine));
   }
   std::string operator()(const CaughtUp& e) const { return concat("caught up\t", e.member, "\t", e.epoch); }
   std::string operator()(const CannotFollow& e) const { return concat("cannot follow\t", e.member, "\t", e.epoch); }
@@ -81,6 +81,9 @@ Event event_of(const std::string& text) {
   const Fields fields = split(text);
   const std::string& kind = fields.front();
   const auto member = [&] { return number(fields, 1, text); };
+  if (kind == "joined" && fields.size() == 7 && (fields[5].empty() || fields[5] == "follows"))
+    return Joined{fields[1], fields[2], fields[3], fields[4], !fields[5].empty(), fields[6]};
+  // From before the machine was told.
   if (kind == "joined" && fields.size() == 5) return Joined{fields[1], fields[2], fields[3], fields[4]};
   if (kind == "joined" && fields.size() == 6 && fields[5] == "follows")
     return Joined{fields[1], fields[2], fields[3], fields[4], true};

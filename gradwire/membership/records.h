@@ -29,6 +29,8 @@ struct Joined {
   std::string host = {};
   // The process first follows the members of the epoch that is under way, while they train, and then takes part.
   bool follows = false;
+  // host_identity() of the process; empty: not known. Several launchers may run on one machine.
+  std::string machine = {};
 };
 // The member follows `epoch`, and is as far as its members are, or takes part without having followed.
 struct CaughtUp {
