@@ -174,6 +174,7 @@ void JoinedHost::run() {
     const bool talks = asked > answered_ || next_talk.expired();
     const bool has_death = std::exchange(has_death_, false);
     const std::int64_t wanted = wanted_epoch_;
+    if (gives_up_) watch_->gives_up();
     lock.unlock();
     std::string problem;
     std::optional<membership::Epoch> found;
@@ -240,6 +241,11 @@ void JoinedHost::on_death() {
   changed_.notify_all();
 }
 
+void JoinedHost::gives_up() {
+  const MutexLock lock(mutex_);
+  gives_up_ = true;
+}
+
 bool JoinedHost::answers() {
   MutexLock lock(mutex_);
   const std::int64_t question = ++asked_;
@@ -257,6 +263,7 @@ std::string JoinedHost::leave() noexcept {
   lock.lock();
   if (watch_ == nullptr) return reason_;
   try {
+    if (gives_up_) watch_->gives_up();
     const Deadline patience = Deadline::after(std::min(node_.heartbeat_timeout, kLeaveTime));
     while (!silent_ && reason_.empty()) {
       watch_->look_for_the_dead(/*has_news=*/true);

@@ -91,6 +91,8 @@ class JoinedHost final {
   membership::JobCourse course();
   // A process of this host has ended: looks now whether it was a member. Does not block.
   void on_death();
+  // This host leaves the job, and its launcher ends the ranks: HostWatch::gives_up(). Does not block.
+  void gives_up();
   // No process of this host will come again. Ends the thread, reports the last deaths, and returns why the ranks had to
   // stop; empty when they had not. Where the store does not answer, it waits a few seconds.
   std::string leave() noexcept;
@@ -116,6 +118,7 @@ class JoinedHost final {
   ConditionVariable changed_;
   bool stop_ GRADWIRE_GUARDED_BY(mutex_) = false;
   bool has_death_ GRADWIRE_GUARDED_BY(mutex_) = false;         // on_death() was called since the last look
+  bool gives_up_ GRADWIRE_GUARDED_BY(mutex_) = false;          // gives_up() was called
   std::int64_t asked_ GRADWIRE_GUARDED_BY(mutex_) = 0;         // how many calls of answers() have begun
   std::int64_t answered_ GRADWIRE_GUARDED_BY(mutex_) = 0;      // how many of them the newest talk to the store answers
   bool talked_well_ GRADWIRE_GUARDED_BY(mutex_) = false;       // the newest talk to the store

@@ -231,6 +231,8 @@ int run_joined(const Options& options, const std::string& secret, SignalQueue& s
   view.elastic->course = [&] { return host.course(); };
   view.elastic->answers = [&] { return host.answers(); };
   view.elastic->on_death = [&] { host.on_death(); };
+  view.on_failure = [&] { host.gives_up(); };
+  view.on_interruption = view.on_failure;
   const auto epochs = [&](std::int64_t number) -> std::optional<EpochMembers> {
     const auto epoch = host.epoch(number);
     return epoch ? std::optional(members_here(*epoch, host.name())) : std::nullopt;

@@ -69,7 +69,7 @@ ElasticWatch::Answer ElasticWatch::on_rank_death(const EarlierDeath& death,
   // First: where the job is another host's, this host has read what was told until now once the store has answered.
   const bool answers = !view_.answers || view_.answers();
   const membership::JobCourse course = view_.course();
-  begin_row(course.furthest_step());
+  first_deaths_.erase(first_deaths_.begin(), first_deaths_.lower_bound(course.row_epoch()));
   const std::string what =
       concat("gradwire-run: rank ", ranks_.number_of(death.rank), " died of ", describe(death.end));
   const char* const end = view_.coordinator ? ", so the job ends\n" : ", so this host leaves the job\n";
@@ -89,7 +89,6 @@ ElasticWatch::Answer ElasticWatch::on_rank_death(const EarlierDeath& death,
   Answer answer{true, true, concat(what, ", and a new process takes its place (death ", deaths, " within a minute)\n")};
   try {
     ranks_.start_again(death.rank);
-    if (!first_of_row_) first_of_row_ = {death, std::move(last_lines)};
   } catch (const LaunchError& error) {
     // The program's file may be written at this moment, or there may be too many processes.
     answer.is_replaced = false;
@@ -97,19 +96,15 @@ ElasticWatch::Answer ElasticWatch::on_rank_death(const EarlierDeath& death,
     answer.text +=
         concat("gradwire-run: ", error.what(), answer.goes_on ? "; the job goes on without this rank\n" : "\n");
   }
+  if (answer.goes_on) first_deaths_.try_emplace(course.epoch(), First{death, std::move(last_lines)});
   return answer;
 }
 
-void ElasticWatch::begin_row(std::int64_t furthest_step) {
-  if (furthest_step <= furthest_step_) return;
-  furthest_step_ = furthest_step;
-  first_of_row_.reset();
-}
-
 std::optional<EarlierDeath> ElasticWatch::first_of_row() const {
-  if (!first_of_row_) return std::nullopt;
-  EarlierDeath death = first_of_row_->death;
-  death.last_lines = first_of_row_->last_lines();
+  if (first_deaths_.empty()) return std::nullopt;
+  const First& first = first_deaths_.begin()->second;
+  EarlierDeath death = first.death;
+  death.last_lines = first.last_lines();
   return death;
 }
 

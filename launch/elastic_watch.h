@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -70,8 +71,8 @@ class ElasticWatch final {
   // too often, or nobody holds the state of the job. `last_lines` returns EarlierDeath::last_lines, once all output was
   // read.
   Answer on_rank_death(const EarlierDeath& death, std::function<std::vector<std::string>()> last_lines);
-  // The first of the deaths between which the job did not come further, where on_rank_death() has answered that the job
-  // ends; nothing where there was one death only. Call after all output was read.
+  // The first of this launcher's deaths between which the job did not come further, where on_rank_death() has answered
+  // that the job ends; nothing where there was one death only. Call after all output was read.
   std::optional<EarlierDeath> first_of_row() const;
   // Whether the job has ended because nobody holds its state.
   bool has_lost_state() const { return view_.course().has_lost_state(); }
@@ -82,16 +83,14 @@ class ElasticWatch final {
   RankSet& ranks_;
   DeathWatch& deaths_;
   RankProcess coordinator_;  // pid -1: none
-  // Forgets the deaths after which the job has come further.
-  void begin_row(std::int64_t furthest_step);
-
   DeathRate rank_deaths_;
-  std::int64_t furthest_step_ = -1;  // of the job at the last death
   struct First {
     EarlierDeath death;
     std::function<std::vector<std::string>()> last_lines;
   };
-  std::optional<First> first_of_row_;
+  // After which the job went on, of each epoch of the row (JobCourse::row_epoch()). One that died as its epoch began
+  // may stand in the epoch before.
+  std::map<std::int64_t, First> first_deaths_;
   DeathRate coordinator_deaths_;
 };
 

@@ -72,10 +72,25 @@ TEST_F(ElasticWatchTest, ADeathAfterWhichTheJobCameFurtherIsNotTheCause) {
   course_.add(Began{1, 1, 7});
   EXPECT_TRUE(die(watch, 0, "long ago").is_replaced);
   course_.add(Began{1, 2, 8});
+  course_.add(membership::Reached{1, 2, 9});
   EXPECT_TRUE(die(watch, 1, "the cause").is_replaced);
   const ElasticWatch::Answer answer = die(watch, 0, "the last");
   EXPECT_FALSE(answer.goes_on);
   EXPECT_NE(answer.text.find("that is death 3 within a minute"), std::string::npos) << answer.text;
+  ASSERT_TRUE(watch.first_of_row());
+  EXPECT_EQ(watch.first_of_row()->last_lines, std::vector<std::string>{"the cause"});
+}
+
+// The first of several deaths at one step breaks the epoch, and only the next epoch tells at which step that was.
+TEST_F(ElasticWatchTest, TheFirstOfSeveralDeathsAtAStepIsTheCause) {
+  ElasticWatch watch(view(2), signals_, ranks_, deaths_);
+  course_.add(Began{1, 1, 0});
+  course_.add(Began{2, 1, 0});
+  EXPECT_TRUE(die(watch, 0, "the cause").is_replaced);
+  course_.add(Died{1, "ended"});
+  course_.add(Began{2, 2, 5});
+  EXPECT_TRUE(die(watch, 1, "the second").is_replaced);
+  EXPECT_FALSE(die(watch, 0, "the last").goes_on);
   ASSERT_TRUE(watch.first_of_row());
   EXPECT_EQ(watch.first_of_row()->last_lines, std::vector<std::string>{"the cause"});
 }

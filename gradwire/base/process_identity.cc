@@ -92,6 +92,8 @@ bool may_be_alive(const std::string& identity) {
   return stat->start == start && !stat->state.empty() && stat->state != "Z" && stat->state != "X";
 }
 
+std::string sight_of(const std::string& identity) { return fields_of(identity).space; }
+
 int number_of_process(const std::string& identity) {
   const std::string pid = fields_of(identity).pid;
   int number = 0;

@@ -16,6 +16,10 @@ std::string process_identity();
 // here (another host, another namespace, no /proc, a name that makes no sense). Thread-safe; reads a file.
 bool may_be_alive(const std::string& identity);
 
+// What the names of all processes have in common whose ends the process of that name can see: those of one host and one
+// namespace. Without white space; "unknown" where the process cannot see any.
+std::string sight_of(const std::string& identity);
+
 // The number of the process of that name, in its own namespace of process numbers; 0 for a name that makes no sense.
 int number_of_process(const std::string& identity);
 

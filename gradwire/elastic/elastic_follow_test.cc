@@ -51,7 +51,8 @@ struct Setting {
   // In each step: before the forward pass, and after the backward pass.
   std::function<void(Elastic& elastic, const ElasticStep& at)> before = nullptr;
   std::function<void(Elastic& elastic, const ElasticStep& at)> after = nullptr;
-  bool spoils_what_it_follows = false;  // changes a parameter in the steps that it follows
+  std::function<void()> on_save = nullptr;  // as it gives away its state
+  bool spoils_what_it_follows = false;      // changes a parameter in the steps that it follows
 };
 
 // A small net with a buffer that each forward pass changes.
@@ -99,6 +100,7 @@ Course run_member(const ElasticOptions& options, const Setting& setting, AnyNet 
         "history",
         [&] {
           ++course.saves;
+          if (setting.on_save) setting.on_save();
           return course.history;
         },
         [&](const std::string& bytes) {
@@ -487,6 +489,24 @@ TEST_F(FollowTest, ANewcomerAloneDoesNotGoOnFromAnEarlierStep) {
   EXPECT_NE(courses_[2].error.find("no member holds the state of the job any more"), std::string::npos)
       << courses_[2].error;
   EXPECT_TRUE(courses_[2].counted.empty());
+}
+
+// Once the members have confirmed what it has by following, it is a member as they are: they die in the new epoch, as
+// another newcomer gets the state.
+TEST_F(FollowTest, ANewcomerThatTheMembersHaveConfirmedGoesOnWithoutThem) {
+  const Setting member{.on_save = [this] {
+    const std::string second = membership::epoch_key(2);
+    if (job_.store()->check(std::span(&second, 1))) throw Killed();
+  }};
+  const Setting other_calls{.after = [](Elastic& elastic, const ElasticStep& at) {
+    at::Tensor more = at::ones({5});
+    if (at.follows) elastic.group()->all_reduce({more})->wait();
+  }};
+  run({member, member}, {{}, other_calls});
+  EXPECT_TRUE(courses_[0].killed && courses_[1].killed);
+  expect_same_ends({2, 3});
+  expect_followed(courses_[2]);
+  expect_equal_bits(courses_[2].parameters, serial_parameters(sizes()), "the serial program");
 }
 
 TEST_F(FollowTest, ANewcomerThatMakesOtherCallsTakesTheStateInstead) {

@@ -207,7 +207,7 @@ bool Elastic::Impl::enter(Member& member) {
     if (counted_ == kNoState) return false;
     workers->resume();
   } else {
-    counted_ = internal::exchange_state(*group_, state_, counted_, epoch.fresh, memory_, has_followed_);
+    counted_ = internal::exchange_state(*group_, state_, counted_, epoch.fresh, memory_, &has_followed_);
     if (counted_ == kNoState) return false;
     has_followed_ = false;
   }

@@ -628,7 +628,7 @@ TEST(ElasticTest, AMemberWhoseProgramFailsIsOneOfTheDead) {
                 }).killed);
   }
   job.decided(membership::lost_key(2));
-  EXPECT_EQ(row(), 1);
+  EXPECT_EQ(row(), 2);
   members.start(job.options(), kSteps);
   members.join();
   EXPECT_EQ(members[0].error, "");

@@ -217,18 +217,19 @@ bool take_over_from_leavers(ProcessGroup& group, const TrainingState& state, boo
 }
 
 std::int64_t exchange_state(ProcessGroup& group, TrainingState& state, std::int64_t counted, bool fresh,
-                            MemoryStanding& memory, bool has_followed) {
+                            MemoryStanding& memory, bool* has_followed) {
   const c10::NoGradGuard no_grad;
   const Memory worth = worth_of(memory, counted);
   std::string local = local_to_give(state, memory, worth);
   const TrainingState::Hashes hashes = state.hashes();
-  auto positions =
-      gather_positions(group, {counted, hashes.parameters, hashes.all, worth, static_cast<std::int64_t>(local.size()),
-                               static_cast<std::int64_t>(memory.of_leavers.size()), has_followed ? 1 : 0});
+  auto positions = gather_positions(
+      group, {counted, hashes.parameters, hashes.all, worth, static_cast<std::int64_t>(local.size()),
+              static_cast<std::int64_t>(memory.of_leavers.size()), has_followed != nullptr && *has_followed ? 1 : 0});
   const std::int64_t newest = newest_of(positions);
   if (newest == kNoState && !fresh) return kNoState;
   drop_other_states(positions, newest);
   counted = positions[static_cast<std::size_t>(group.rank())].counted;
+  if (has_followed != nullptr && newest != kNoState && counted == newest) *has_followed = false;
   const int donor = first_with(positions, newest);
   if (newest != kNoState) require_same_bits(positions, donor);
   const bool all_have_it = newest != kNoState && std::all_of(positions.begin(), positions.end(),

@@ -59,16 +59,17 @@ bool take_over_from_leavers(ProcessGroup& group, const TrainingState& state, boo
 // shared parts too, and their local parts do not count. When no member that holds the state has a memory, the hooks go
 // on with the shared parts of the first, and without local parts.
 //
-// `has_followed`: this member has its state by following (following_internal.h), and was in no epoch since. Its state
-// counts when it has the steps and the bits of the members that were in one; else it gets theirs. So a newcomer neither
-// ends the job with other bits nor takes the job back to an earlier step.
+// `has_followed` (null: false): this member has its state by following (following_internal.h), and no member has
+// confirmed it since. Its state counts when it has the steps and the bits of the members that were in an epoch; else it
+// gets theirs. So a newcomer neither ends the job with other bits nor takes the job back to an earlier step. Becomes
+// false as soon as the state is confirmed, also where this throws an error of the group afterwards.
 //
 // Returns the number of counted steps, the same on all members; kNoState when no member holds state and `fresh` is
 // false. A member that throws an error of the group is in the state in which it was. Throws MismatchError when members
 // with the highest number hold other bits than the first; InternalError when the state arrived with other bits; and
 // what the group throws.
 std::int64_t exchange_state(ProcessGroup& group, TrainingState& state, std::int64_t counted, bool fresh,
-                            MemoryStanding& memory, bool has_followed = false);
+                            MemoryStanding& memory, bool* has_followed = nullptr);
 
 // The same for members that train separately (TrainingState::separate_workers()): those that hold the state keep their
 // own parameters. Returns the number of steps that this member has ended, which may differ between members. A member

@@ -80,7 +80,8 @@ at::Tensor all_to_all_single(const at::Tensor& input, const Group& group, std::v
 // not wait for the receiver. Returns a zero (a 0-dimensional tensor): add the zero to the loss, so that backward
 // receives the gradient from the other rank. Only the two ranks of the message take part. Throws InvalidArgument for
 // this rank itself. Backward throws UnsupportedError with create_graph, and the error of the message where it was not
-// sent; without a backward nobody hears of that error.
+// sent. Without a backward only a line of the log tells of that error (GRADWIRE_LOG=warn); so does one where a gradient
+// was not sent.
 at::Tensor send(const at::Tensor& tensor, int destination, const Group& group, int tag = 0);
 // Waits for the tensor that rank `source` sent with the same tag, and returns the tensor. `like` gives shape, dtype and
 // device; its values do not matter. The output requires a gradient when the sender's tensor does; backward then sends

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "gradwire/base/error.h"
+#include "gradwire/base/log.h"
 #include "gradwire/functional/functional_test_support.h"
 #include "tests/support/local_group.h"
 
@@ -180,6 +181,19 @@ class GroupWithALateRank final : public ProcessGroup {
 TEST(Functional, BackwardTellsOfAMessageThatWasNotSent) {
   const at::Tensor sent = functional::send(ones(3).requires_grad_(), 1, std::make_shared<GroupWithALateRank>());
   EXPECT_EQ(message_of<TimeoutError>([&] { sent.backward(); }), "send: the deadline passed");
+}
+
+TEST(Functional, TheLogTellsOfAMessageThatWasNotSentWithoutABackward) {
+  log::set_level(log::Level::warn);
+  ::testing::internal::CaptureStderr();
+  {
+    const at::NoGradGuard guard;
+    functional::send(ones(3), 1, std::make_shared<GroupWithALateRank>(), 7);
+  }
+  const std::string text = ::testing::internal::GetCapturedStderr();
+  log::set_level(log::Level::off);
+  EXPECT_NE(text.find("send on rank 0 to rank 1, tag 7: "), std::string::npos) << text;
+  EXPECT_NE(text.find("the deadline passed"), std::string::npos) << text;
 }
 
 TEST(Functional, SendAndRecvHaveNoSecondDerivative) {

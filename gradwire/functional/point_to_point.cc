@@ -6,7 +6,12 @@
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 
+#include <memory>
+#include <string>
+#include <utility>
+
 #include "gradwire/base/error.h"
+#include "gradwire/base/log.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/functional/rule_internal.h"
 
@@ -18,6 +23,25 @@ at::Tensor flag(bool needs_gradient, const at::Tensor& beside) {
   return at::full({1}, needs_gradient ? 1 : 0, at::TensorOptions(at::kByte).device(beside.device()));
 }
 
+// Logs the error of a message for which nobody waits, or only a backward pass that may never come.
+void log_failure(Work& message, const std::string& what) {
+  if (!log::enabled(log::Level::warn)) return;
+  try {
+    message.future()->addCallback(
+        [what](c10::ivalue::Future& future) {
+          if (future.hasError()) log::warn(concat(what, ": ", describe(future.exception_ptr())));
+        },
+        /*uses_future=*/false);
+  } catch (const UnsupportedError&) {  // a user's class without a future
+  }
+}
+
+std::shared_ptr<Work> send_alone(const char* of, ProcessGroup& group, const at::Tensor& tensor, int peer, int tag) {
+  std::shared_ptr<Work> message = group.send({tensor}, peer, tag);
+  log_failure(*message, concat(of, " on rank ", group.rank(), " to rank ", peer, ", tag ", tag));
+  return message;
+}
+
 class PointToPoint : public Rule {
  public:
   PointToPoint(const char* operation, int peer, int tag, Group group)
@@ -26,7 +50,7 @@ class PointToPoint : public Rule {
  protected:
   std::shared_ptr<Work> post(const at::Tensor& tensor) const {
     // The work keeps the copy alive until the receiver has it.
-    return group().send({tensor.detach().clone(at::MemoryFormat::Contiguous)}, peer_, tag_);
+    return send_alone(operation(), group(), tensor.detach().clone(at::MemoryFormat::Contiguous), peer_, tag_);
   }
   at::Tensor fetch(const at::Tensor& like) const {
     at::Tensor tensor = at::empty_like(like, {}, at::MemoryFormat::Contiguous);
@@ -94,7 +118,7 @@ void require_other_rank(const char* operation, const Group& group, const at::Ten
 at::Tensor send(const at::Tensor& tensor, int destination, const Group& group, int tag) {
   require_other_rank("send", group, tensor, destination);
   const bool needed = wants_gradient({tensor});
-  auto sent = group->send({flag(needed, tensor)}, destination, tag);
+  auto sent = send_alone("send", *group, flag(needed, tensor), destination, tag);
   return run_agreed(c10::make_intrusive<Send>(destination, tag, group, std::move(sent)), {tensor}, needed).front();
 }
 

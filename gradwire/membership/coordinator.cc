@@ -225,7 +225,7 @@ void Coordinator::look_for_silent_hosts() {
   for (const std::string& silent : beats_.silent(*store_, hosts, options_.host_timeout)) {
     const std::string how = concat("runs on host ", silent, ", which was not heard of for ",
                                    static_cast<double>(options_.host_timeout.count()) / 1000, " s");
-    for (const std::int64_t number : members.at(silent)) log_.append(Died{number, how});
+    for (const std::int64_t number : members.at(silent)) log_.append(Died{number, how, silent});
   }
 }
 

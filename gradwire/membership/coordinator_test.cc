@@ -522,6 +522,19 @@ TEST_F(CoordinatorTest, AnEventThatNobodyCanReadIsRefusedAndHarmsNobody) {
   EXPECT_EQ(played.front().members, (std::vector<std::int64_t>{1, 3}));
 }
 
+// Several launchers may run on one machine, whose ranks sum first.
+TEST_F(CoordinatorTest, TheJournalTellsWhichMembersWereOnOneMachine) {
+  const CoordinatorOptions some = options(3, 3, 3);
+  Journal journal(some.journal, some.roster);
+  journal.append(1, to_text(Joined{"a", "1", "net", "", false, "one"}));
+  journal.append(2, to_text(Joined{"b", "1", "net", "1", false, "one"}));
+  journal.append(3, to_text(Joined{"c", "1", "net", "2"}));
+  journal.append(4, to_text(Began{1, 1, 0}));
+  const auto played = read_membership_log(some.journal);
+  ASSERT_EQ(played.size(), 1U);
+  EXPECT_EQ(played.front().hosts, (std::vector<std::string>{"one", "one", "2"}));
+}
+
 TEST_F(CoordinatorTest, AJournalOfAnOlderGradwireIsRefusedWithAWayOut) {
   const std::string path = folder_ / "old";
   std::ofstream(path) << "gradwire membership journal 1: 1 to 2 members, the first epoch 2\n";

@@ -96,7 +96,8 @@ void HostWatch::look_for_the_dead(bool has_news) {
   if (!has_read_all_) return;  // what was not read yet may say that a member has left
   std::erase_if(alive_, [&](const auto& member) {
     if (may_be_alive(member.second)) return false;
-    log_.append(Died{member.first, concat("has ended (", describe_process(member.second), " on host ", host_, ")")});
+    log_.append(Died{member.first, concat("has ended (", describe_process(member.second), " on host ", host_, ")"),
+                     gives_up_ ? host_ : ""});
     return true;
   });
 }

@@ -37,6 +37,8 @@ class HostWatch final {
   // Reads a long log in parts: while has_read_all() is false, it reports nobody, and the next look goes on.
   void look_for_the_dead(bool has_news = false);
   bool has_read_all() const noexcept { return has_read_all_; }
+  // This host leaves the job and ends its processes. Their deaths are told as one loss of the host (Died::host).
+  void gives_up() noexcept { gives_up_ = true; }
   // How the job goes, as far as this object has read.
   const JobCourse& course() const noexcept { return course_; }
   // Why members of this host had to leave the job: of one of them, as part of a sentence, "member 4 had to leave,
@@ -61,6 +63,7 @@ class HostWatch final {
   std::string store_name_;  // the value of kStoreKey
   std::int64_t next_event_;
   bool has_read_all_ = true;  // of the events that there were
+  bool gives_up_ = false;     // gives_up() was called
   JobCourse course_;
   std::map<std::int64_t, std::string> alive_;  // the identities of this host's members, by number
   std::vector<std::int64_t> left_;             // members of this host, until why_dropped_ has been asked for

@@ -105,8 +105,26 @@ TEST_F(HostWatchTest, ADeathIsReportedByTheHostThatVouchesForTheProcess) {
   const Event event = event_of(*text);
   ASSERT_NE(std::get_if<Died>(&event), nullptr);
   EXPECT_EQ(std::get<Died>(event).member, member);
+  EXPECT_EQ(std::get<Died>(event).host, "") << "its host goes on";
   watch.look_for_the_dead();
   EXPECT_FALSE(log.read(member + 2, Milliseconds(0))) << "it was reported twice";
+}
+
+// Launchers count these deaths once: nothing says that each of these processes failed by itself.
+TEST_F(HostWatchTest, MembersThatTheirLauncherEndsAreLostWithTheirHost) {
+  HostWatch watch(store_);
+  EventLog log(store_);
+  Sleeper sleeper;
+  const std::int64_t member = log.append(Joined{sleeper.identity(), "1", "net", watch.host()});
+  watch.look_for_the_dead();
+  watch.gives_up();
+  sleeper.kill();
+  watch.look_for_the_dead();
+  const auto text = log.read(member + 1, Milliseconds(0));
+  ASSERT_TRUE(text);
+  const Event event = event_of(*text);
+  ASSERT_NE(std::get_if<Died>(&event), nullptr);
+  EXPECT_EQ(std::get<Died>(event).host, watch.host());
 }
 
 // On a real host the coordinator cannot see it, so it must not rely on that where it can, as in a test.
@@ -240,7 +258,7 @@ TEST_F(HostWatchTest, AHostKnowsWhyItsMembersHadToLeave) {
     const std::int64_t member = log.append(Joined{process_identity(), "1", "net", watch.host()});
     if (!why.empty()) store_->set(dropped_key(member), why);
     if (while_it_waits) {
-      log.append(Died{member, "left while it waited"});
+      log.append(Died{member, kLeftWaiting});
     } else {
       log.append(Left{member});
     }
@@ -278,6 +296,11 @@ TEST_F(HostWatchTest, AHostThatFallsSilentTakesItsMembersAlong) {
   EXPECT_EQ(coordinator.roster().members.at(there).standing, Roster::Standing::gone);
   EXPECT_EQ(coordinator.roster().members.at(here).standing, Roster::Standing::running);
   EXPECT_EQ(store_->get(lost_key(1)), std::to_string(there)) << "the members of the epoch are told";
+  const auto text = log.read(there + 1, Milliseconds(0));
+  ASSERT_TRUE(text);
+  const Event event = event_of(*text);
+  ASSERT_NE(std::get_if<Died>(&event), nullptr);
+  EXPECT_EQ(std::get<Died>(event).host, watch.host()) << "it did not die by itself";
 }
 
 // While the coordinator's machine stands still, no host can be heard of.

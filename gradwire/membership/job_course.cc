@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gradwire/membership/job_course.h"
 
+#include <utility>
 #include <variant>
 
 namespace gradwire::membership {
@@ -9,11 +10,18 @@ namespace gradwire::membership {
 void JobCourse::add(const Event& event) {
   if (const auto* began = std::get_if<Began>(&event)) {
     begun_.insert(began->member);
-    come_to(began->step);
+    if (began->epoch > epoch_) {
+      // The step with which an epoch begins is the one at which the epoch before was broken.
+      const std::int64_t before = std::exchange(epoch_, began->epoch);
+      come_to(began->step, std::exchange(of_epoch_, {}), before > 0 ? before : epoch_);
+    }
   } else if (const auto* reached = std::get_if<Reached>(&event)) {
-    come_to(reached->step);
+    // A member that died in this epoch before its first one could tell so died at this step.
+    come_to(reached->step, of_epoch_, epoch_);
   } else if (const auto* died = std::get_if<Died>(&event)) {
-    if (begun_.erase(died->member) != 0) ++deaths_in_a_row_;
+    if (begun_.erase(died->member) == 0 || died->how == kLeftWaiting) return;
+    row_.add(*died);
+    of_epoch_.add(*died);
   } else if (const auto* left = std::get_if<Left>(&event)) {
     begun_.erase(left->member);
   } else if (std::holds_alternative<Done>(event)) {
@@ -23,10 +31,19 @@ void JobCourse::add(const Event& event) {
   }
 }
 
-void JobCourse::come_to(std::int64_t step) {
+void JobCourse::Deaths::add(const Died& died) {
+  if (died.host.empty()) {
+    ++alone;
+  } else {
+    hosts.insert(died.host);
+  }
+}
+
+void JobCourse::come_to(std::int64_t step, const Deaths& deaths, std::int64_t epoch) {
   if (step <= furthest_step_) return;
   furthest_step_ = step;
-  deaths_in_a_row_ = 0;
+  row_ = deaths;
+  row_epoch_ = epoch;
 }
 
 }  // namespace gradwire::membership

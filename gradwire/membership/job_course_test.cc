@@ -23,7 +23,33 @@ TEST(JobCourseTest, DeathsInARowCountUntilTheJobComesFurther) {
   EXPECT_EQ(course_of(events).deaths_in_a_row(), 3);
   events.emplace_back(Began{4, 3, 1});
   EXPECT_EQ(course_of(events).furthest_step(), 1);
+  EXPECT_EQ(course_of(events).deaths_in_a_row(), 2) << "the second epoch came to step 1, and died there";
+  events.emplace_back(Reached{4, 3, 2});
   EXPECT_EQ(course_of(events).deaths_in_a_row(), 0);
+}
+
+// The log tells of few steps of an epoch, so the step of a death is known when the next epoch begins.
+TEST(JobCourseTest, ADeathIsOneOfTheStepAtWhichItsEpochBroke) {
+  std::vector<Event> events{Began{1, 1, 0}, Began{2, 1, 0}, Reached{1, 1, 4}, Died{1, "failed"}, Began{2, 2, 7}};
+  EXPECT_EQ(course_of(events).furthest_step(), 7);
+  EXPECT_EQ(course_of(events).deaths_in_a_row(), 1);
+  EXPECT_EQ(course_of(events).row_epoch(), 1) << "the first death of the row was in the first epoch";
+  events.insert(events.end(), {Died{2, "failed"}, Began{3, 3, 7}});
+  EXPECT_EQ(course_of(events).deaths_in_a_row(), 2);
+  EXPECT_EQ(course_of(events).row_epoch(), 1);
+  EXPECT_EQ(course_of(events).epoch(), 3);
+  events.emplace_back(Reached{3, 3, 8});
+  EXPECT_EQ(course_of(events).deaths_in_a_row(), 0);
+  EXPECT_EQ(course_of(events).row_epoch(), 3);
+}
+
+TEST(JobCourseTest, AHostThatIsLostIsOneDeathHoweverManyMembersItHad) {
+  std::vector<Event> events;
+  for (std::int64_t member = 1; member <= 20; ++member) events.emplace_back(Began{member, 1, 0});
+  for (std::int64_t member = 5; member <= 20; ++member) events.emplace_back(Died{member, "", member < 13 ? "1" : "2"});
+  EXPECT_EQ(course_of(events).deaths_in_a_row(), 2);
+  events.insert(events.end(), {Died{1, "failed"}, Died{2, "failed"}});
+  EXPECT_EQ(course_of(events).deaths_in_a_row(), 4);
 }
 
 // A death at the beginning, then an epoch of many steps: the next death is not another one at the same step.
@@ -40,6 +66,7 @@ TEST(JobCourseTest, AJobComesFurtherWithinAnEpochToo) {
 TEST(JobCourseTest, AProcessThatHasBegunNoStepOrHasLeftIsNoDeathInTheRow) {
   EXPECT_EQ(course_of({Began{1, 1, 5}, Died{2, "ended"}, Left{1}, Died{1, "ended"}}).deaths_in_a_row(), 0);
   EXPECT_EQ(course_of({Began{1, 1, 5}, Died{1, "ended"}, Died{1, "was not heard of"}}).deaths_in_a_row(), 1);
+  EXPECT_EQ(course_of({Began{1, 1, 5}, Died{1, kLeftWaiting}}).deaths_in_a_row(), 0);
 }
 
 TEST(JobCourseTest, TellsHowTheJobHasEnded) {

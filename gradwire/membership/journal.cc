@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <optional>
 #include <string_view>
 #include <system_error>
@@ -255,6 +256,7 @@ std::vector<PlayedEpoch> read_membership_log(const std::string& path) {
   const std::vector<std::string> lines = lines_of_journal(path);
   std::vector<PlayedEpoch> played;
   std::vector<Epoch> decided;
+  std::map<std::int64_t, std::string> machines;  // of members
   for (const std::string& line : lines) {
     std::int64_t number = 0;
     std::string text;
@@ -264,6 +266,8 @@ std::vector<PlayedEpoch> read_membership_log(const std::string& path) {
     }
     if (!is_event(line, number, text)) continue;
     const std::optional<Event> event = known_event_of(text);
+    const auto* joined = event ? std::get_if<Joined>(&*event) : nullptr;
+    if (joined != nullptr && !joined->machine.empty()) machines[number] = joined->machine;
     const auto* began = event ? std::get_if<Began>(&*event) : nullptr;
     if (began == nullptr) continue;
     if (!played.empty() && played.back().number >= began->epoch) continue;  // each member says so
@@ -272,7 +276,9 @@ std::vector<PlayedEpoch> read_membership_log(const std::string& path) {
       PlayedEpoch entry{.number = epoch.number, .first_step = began->step};
       for (const EpochMember& member : epoch.members) {
         entry.members.push_back(member.number);
-        entry.hosts.push_back(member.host);
+        // The ranks of a machine sum first, whichever launchers started them. A replay says itself where they were.
+        const auto machine = epoch.played ? machines.end() : machines.find(member.number);
+        entry.hosts.push_back(machine == machines.end() ? member.host : machine->second);
       }
       played.push_back(std::move(entry));
     }

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "gradwire/base/error.h"
+#include "gradwire/base/host_identity.h"
 #include "gradwire/base/interrupt.h"
 #include "gradwire/base/log.h"
 #include "gradwire/base/process_identity.h"
@@ -37,6 +38,15 @@ std::shared_ptr<Store> required(std::shared_ptr<Store> store) {
   return store;
 }
 
+// Of this process, as far as it can be told.
+std::string machine_here() {
+  try {
+    return host_identity();
+  } catch (const ResourceError&) {
+    return "";
+  }
+}
+
 PeerError state_is_lost_error() {
   return PeerError(concat("Elastic::run(): ", kStateIsLost, "; start the job again from a checkpoint"), {});
 }
@@ -51,7 +61,7 @@ Member::Member(std::shared_ptr<Store> store, std::string program, Milliseconds t
       log_(store_),
       identity_(process_identity()),
       host_(std::move(host)) {
-  tell(Joined{identity_, GRADWIRE_VERSION, std::move(program), host_, follows});
+  tell(Joined{identity_, GRADWIRE_VERSION, std::move(program), host_, follows, machine_here()});
   try {
     be_admitted();
   } catch (const StoreError&) {
@@ -287,7 +297,7 @@ void Member::leave(EventLog& log) {
   } else if (fails_) {
     log.append(Died{number_, "failed"});
   } else if (waits_) {
-    log.append(Died{number_, "left while it waited"});
+    log.append(Died{number_, kLeftWaiting});
   } else {
     log.append(Left{number_});
   }

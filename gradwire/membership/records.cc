@@ -48,7 +48,7 @@ std::int64_t number(const Fields& fields, std::size_t index, const std::string& 
 struct Writer {
   std::string operator()(const Joined& e) const {
     return concat("joined\t", clean(e.identity), "\t", clean(e.version), "\t", clean(e.program), "\t", clean(e.host),
-                  e.follows ? "\tfollows" : "");
+                  "\t", e.follows ? "follows" : "", "\t", clean(e.machine));
   }
   std::string operator()(const CaughtUp& e) const { return concat("caught up\t", e.member, "\t", e.epoch); }
   std::string operator()(const CannotFollow& e) const { return concat("cannot follow\t", e.member, "\t", e.epoch); }
@@ -59,7 +59,9 @@ struct Writer {
   std::string operator()(const Reached& e) const { return concat("reached\t", e.member, "\t", e.epoch, "\t", e.step); }
   std::string operator()(const Done& e) const { return concat("done\t", e.member); }
   std::string operator()(const StateLost& e) const { return concat("state lost\t", e.member, "\t", e.epoch); }
-  std::string operator()(const Died& e) const { return concat("died\t", e.member, "\t", clean(e.how)); }
+  std::string operator()(const Died& e) const {
+    return concat("died\t", e.member, "\t", clean(e.how), e.host.empty() ? "" : "\t", clean(e.host));
+  }
   std::string operator()(const Hurry&) const { return "hurry"; }
   std::string operator()(const StoreRestored&) const { return "restored"; }
   std::string operator()(const Unreachable& e) const {
@@ -79,6 +81,9 @@ Event event_of(const std::string& text) {
   const Fields fields = split(text);
   const std::string& kind = fields.front();
   const auto member = [&] { return number(fields, 1, text); };
+  if (kind == "joined" && fields.size() == 7 && (fields[5].empty() || fields[5] == "follows"))
+    return Joined{fields[1], fields[2], fields[3], fields[4], !fields[5].empty(), fields[6]};
+  // From before the machine was told.
   if (kind == "joined" && fields.size() == 5) return Joined{fields[1], fields[2], fields[3], fields[4]};
   if (kind == "joined" && fields.size() == 6 && fields[5] == "follows")
     return Joined{fields[1], fields[2], fields[3], fields[4], true};
@@ -94,6 +99,7 @@ Event event_of(const std::string& text) {
   if (kind == "done") return Done{member()};
   if (kind == "state lost") return StateLost{member(), number(fields, 2, text)};
   if (kind == "died" && fields.size() == 3) return Died{member(), fields[2]};
+  if (kind == "died" && fields.size() == 4) return Died{member(), fields[2], fields[3]};
   if (kind == "hurry") return Hurry{};
   if (kind == "restored") return StoreRestored{};
   if (kind == "unreachable") return Unreachable{member(), number(fields, 2, text), number(fields, 3, text)};

@@ -29,6 +29,8 @@ struct Joined {
   std::string host = {};
   // The process first follows the members of the epoch that is under way, while they train, and then takes part.
   bool follows = false;
+  // host_identity() of the process; empty: not known. Several launchers may run on one machine.
+  std::string machine = {};
 };
 // The member follows `epoch`, and is as far as its members are, or takes part without having followed.
 struct CaughtUp {
@@ -80,7 +82,11 @@ struct StateLost {
 struct Died {
   std::int64_t member = 0;
   std::string how;
+  // Not empty: the member was lost because this host was lost, or leaves the job.
+  std::string host = {};
 };
+// Died::how of a member that has left in good order while it waited for an epoch.
+inline constexpr const char* kLeftWaiting = "left while it waited";
 // The member was slow in several steps of `epoch` in a row, the last of which was `step` (SlowRule).
 struct Slow {
   std::int64_t member = 0;

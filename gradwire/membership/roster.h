@@ -20,7 +20,8 @@ struct PlayedEpoch {
   std::int64_t number = 0;      // of the epoch, from 1
   std::int64_t first_step = 0;  // the steps from here on, until the next entry's first step, counted in this epoch
   std::vector<std::int64_t> members = {};  // in rank order
-  std::vector<std::string> hosts = {};     // of the members, as in EpochMember; empty: the hosts do not count
+  // Of the members: the same text for those that were on one machine. Empty: the hosts do not count.
+  std::vector<std::string> hosts = {};
 };
 
 struct RosterOptions {

@@ -453,6 +453,10 @@ TEST(RosterTest, AnEarlierVersionJoinsWithoutAHost) {
   const Event joined = event_of("joined\tsomeone\t0.9\tnet");
   EXPECT_EQ(std::get<Joined>(joined).program, "net");
   EXPECT_EQ(std::get<Joined>(joined).host, "");
+  const Event with_host = event_of("joined\tsomeone\t0.9\tnet\t1\tfollows");
+  EXPECT_EQ(std::get<Joined>(with_host).host, "1");
+  EXPECT_TRUE(std::get<Joined>(with_host).follows);
+  EXPECT_EQ(std::get<Joined>(with_host).machine, "");
 }
 
 TEST(RosterTest, TextOfSomebodyElseIsRefused) {

@@ -86,10 +86,11 @@ TEST_P(Failure, ARankThatDoesNotComeIsNamedByTheDeadline) {
           all_reduce(channel, count, guarded());
           ADD_FAILURE() << "a call returned that the others never came to";
         } catch (const PeerError& error) {
-          EXPECT_FALSE(error.peers().empty());
           text = error.what();
+          EXPECT_EQ(error.peers(), std::vector<int>{absent}) << text;
         } catch (const TimeoutError& error) {  // the others' reason, told on
           text = error.what();
+          EXPECT_EQ(error.peers(), std::vector<int>{absent}) << text;
         }
         EXPECT_FALSE(text.empty());
         EXPECT_TRUE(Clock::now() - start < kGuard / 2) << text;

@@ -119,8 +119,7 @@ void GenericChannel::end_with(std::exception_ptr error, const std::string& text)
   } catch (const PeerError& failure) {
     announce_end(text, failure.peers());
   } catch (const TimeoutError& failure) {
-    // In a wide world most ranks wait for ranks that wait themselves.
-    announce_end(text, is_wide() ? failure.peers() : std::vector<int>{});
+    announce_end(text, failure.peers());
   } catch (...) {
     announce_end(text, {});
   }

@@ -3,8 +3,8 @@
 #include "gradwire/backend/job/membership_internal.h"
 
 #include <algorithm>
-#include <numeric>
 #include <span>
+#include <sstream>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -45,6 +45,18 @@ std::string peek(Store& store, const std::string& key) {
 std::string claim_key(int rank) { return concat("rank/", rank); }
 std::string heard_key(int rank) { return concat("heard/", rank); }
 std::string left_key(int rank) { return concat("left/", rank); }
+// The processes, one a line, of the ranks that have come of those whose ends the process of that name sees. In one key:
+// each rank asks for it once, and not for the claim of each other rank.
+std::string neighbours_key(const std::string& process) { return concat("came/", sight_of(process)); }
+
+// Whether one of these ranks has ended.
+bool has_dead_neighbour(Store& store) {
+  std::istringstream neighbours(peek(store, neighbours_key(process_identity())));
+  for (std::string process; std::getline(neighbours, process);) {
+    if (!may_be_alive(process)) return true;
+  }
+  return false;
+}
 
 // Of `count` ranks from `first` on, after the last of which comes rank 0, those that have certainly ended.
 std::vector<int> dead_ranks(Store& store, int first, int count, int world_size) {
@@ -122,10 +134,9 @@ Membership::~Membership() {
 
 bool Membership::join(Store& store, int world_size, Milliseconds timeout) {
   std::string before = peek(store, kOutcome);
-  // At all of them: a dead rank that is found later is one of this generation. Ranks that died since have perhaps
-  // failed and ended in between: then the generation has an outcome.
-  if (before.empty() && !dead_ranks(store, 0, world_size, world_size).empty())
-    before = store.compare_set(kOutcome, "", kAbandoned);
+  // A dead rank that is found later is one of this generation. Ranks that died since have perhaps failed and ended in
+  // between: then the generation has an outcome.
+  if (before.empty() && has_dead_neighbour(store)) before = store.compare_set(kOutcome, "", kAbandoned);
   if (!before.empty()) {
     refuse_late(store, before, world_size);
     return false;
@@ -179,18 +190,23 @@ void Membership::let_all_hear(Store& store, int world_size, bool all_stay) {
 void Membership::let_others_hear() noexcept {
   if (rank_ != 0) return;
   try {
-    std::vector<int> staying(static_cast<std::size_t>(world_size_ - 1));
-    std::iota(staying.begin(), staying.end(), 1);
+    std::vector<std::string> left;
+    std::vector<int> staying;
+    for (int rank = 1; rank < world_size_; ++rank) {
+      staying.push_back(rank);
+      left.push_back(left_key(rank));
+    }
     const auto is_gone = [&](int rank) {
       return !peek(*store_, left_key(rank)).empty() || !may_be_alive(peek(*store_, claim_key(rank)));
     };
-    for (const Deadline patience = Deadline::after(kHearing); !patience.expired();) {
-      std::erase_if(staying, is_gone);
-      if (staying.empty()) return;
-      const std::string left = left_key(staying.front());
+    for (const Deadline patience = Deadline::after(kHearing); !staying.empty() && !patience.expired();) {
       try {
-        store_->wait(std::span(&left, 1), std::min(kLook, patience.remaining()));
+        store_->wait(left, std::min(kLook, patience.remaining()));
+        return;
       } catch (const TimeoutError&) {
+        std::erase_if(staying, is_gone);
+        left.clear();
+        for (const int rank : staying) left.push_back(left_key(rank));
       }
     }
   } catch (const std::exception&) {  // the store is not this process's, or has gone
@@ -217,7 +233,9 @@ void Membership::refuse_late(Store& store, const std::string& outcome, int world
 void Membership::claim(Store& store, int world_size) {
   const std::string size = std::to_string(world_size);
   const std::string mine = process_identity();
-  // The claim comes first: who finds a failure looks for the processes it belongs to.
+  // Whoever has a claim is among the neighbours. Then the claim: who finds a failure looks for the processes it belongs
+  // to.
+  store.append(neighbours_key(mine), mine + "\n");
   const std::string holder = store.compare_set(claim_key(rank_), "", mine);
   const std::string version = store.compare_set("version", "", GRADWIRE_VERSION);
   const std::string agreed = store.compare_set("size", "", size);

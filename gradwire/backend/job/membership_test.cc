@@ -14,6 +14,7 @@
 #include <atomic>
 #include <chrono>
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <functional>
 #include <memory>
@@ -26,9 +27,12 @@
 #include "gradwire/base/error.h"
 #include "gradwire/base/process_identity.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/store/file_store.h"
 #include "gradwire/store/forwarding_store.h"
 #include "gradwire/store/hash_store.h"
+#include "tests/support/counting_store.h"
 #include "tests/support/ended_process.h"
+#include "tests/support/ranks.h"
 #include "tests/support/repeating_store.h"
 
 namespace gradwire::internal {
@@ -280,14 +284,78 @@ TEST(Membership, ARankThatHasHeardAndEndedDoesNotStandForOneThatHasNotHeard) {
 
 // Far from the numbers of those that come first.
 TEST(Membership, ARankThatDiedInAnEarlierJobIsNoneOfThisOne) {
-  const auto store = std::make_shared<HashStore>();
-  store->set("g0/rank/30", test_support::ended_process());
+  const test_support::TemporaryFolder folder;
+  const std::string file = concat(folder.path(), "/store");
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const Membership membership(std::make_shared<FileStore>(file), 30, 40, std::chrono::minutes(1));
+    ::_exit(1);
+  }
+  const auto store = std::make_shared<FileStore>(file);
+  const std::string claim = "g0/rank/30";
+  store->wait(std::span(&claim, 1), std::chrono::minutes(1));
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
   try {
     const Membership membership(store, 0, 40, Milliseconds(1500));
     ADD_FAILURE() << "it is alone";
   } catch (const TimeoutError& error) {
     EXPECT_EQ(error.peers().size(), 39U) << error.what();
   }
+}
+
+// A store that counts calls, and in which nobody waits for so short a time that the ranks look for each other
+// meanwhile.
+class PatientCountingStore final : public test_support::CountingStore {
+ public:
+  using CountingStore::CountingStore;
+  using Store::wait;
+  void wait(std::span<const std::string> keys, Milliseconds /*timeout*/) override {
+    CountingStore::wait(keys, std::chrono::minutes(1));
+  }
+};
+
+// How often `ranks` ranks ask the store on their way into a generation, and to their end.
+int calls_of(int ranks) {
+  const auto store = std::make_shared<PatientCountingStore>(std::make_shared<HashStore>());
+  test_support::run_ranks("threads", ranks, [&](int rank, const std::shared_ptr<Store>&) {
+    const Membership membership(store, rank, ranks, std::chrono::minutes(1));
+  });
+  return store->calls();
+}
+
+TEST(Membership, ARankAsksTheStoreAFewThingsHoweverManyRanksThereAre) {
+  for (const int ranks : {4, 64, 256}) {
+    const int calls = calls_of(ranks);
+    std::printf("%d ranks: %d calls of the store\n", ranks, calls);
+    EXPECT_LT(calls, 30 * ranks) << ranks << " ranks";
+  }
+}
+
+// The others leave one after the other while rank 0 waits for them.
+TEST(Membership, RankZeroAsksLittleWhileTheOthersLeave) {
+  constexpr int kRanks = 128;
+  const auto store = std::make_shared<test_support::CountingStore>(std::make_shared<HashStore>());
+  std::vector<std::unique_ptr<Membership>> memberships(kRanks);
+  test_support::run_ranks("threads", kRanks, [&](int rank, const std::shared_ptr<Store>&) {
+    memberships[static_cast<std::size_t>(rank)] =
+        std::make_unique<Membership>(rank == 0 ? store : store->underlying(), rank, kRanks, std::chrono::minutes(1));
+  });
+  const int before = store->calls();
+  std::atomic<bool> waits{true};
+  std::thread zero([&] {
+    memberships.front()->let_others_hear();
+    waits = false;
+  });
+  for (int rank = 1; rank < kRanks; ++rank) {
+    EXPECT_TRUE(waits) << "rank " << rank << " has not left";
+    memberships[static_cast<std::size_t>(rank)].reset();
+    std::this_thread::sleep_for(Milliseconds(2));
+  }
+  zero.join();
+  const int calls = store->calls() - before;
+  std::printf("%d ranks: %d calls of rank 0\n", kRanks, calls);
+  EXPECT_LT(calls, 30 * kRanks);
 }
 
 TEST(Membership, ARankThatStopsOnItsWayIsToldOf) {
