@@ -281,10 +281,13 @@ std::shared_ptr<Work> ProcessGroup::reduce_scatter(Tensors outputs, std::vector<
   const Validator check(*this, "reduce_scatter");
   check.timeout(options.timeout);
   check.outputs("outputs", outputs);
-  check.same_length("lists of inputs", inputs.size(), "outputs", outputs.size());
-  for (const Tensors& list : inputs) check.tensors("inputs", list);
   const bool uneven = is_uneven(inputs);
-  if (!uneven) check.lists("inputs", inputs, "outputs", outputs);
+  if (uneven) {
+    check.same_length("lists of inputs", inputs.size(), "outputs", outputs.size());
+    for (const Tensors& list : inputs) check.tensors("inputs", list);
+  } else {
+    check.lists("inputs", inputs, "outputs", outputs);
+  }
   check.reduction(options.op, outputs);
   if (any_complex_half(outputs)) {
     require_by_parts(check, options.op, outputs);

@@ -3,6 +3,7 @@
 #include "gradwire/backend/job/membership_internal.h"
 
 #include <algorithm>
+#include <numeric>
 #include <span>
 #include <sstream>
 #include <thread>
@@ -190,23 +191,19 @@ void Membership::let_all_hear(Store& store, int world_size, bool all_stay) {
 void Membership::let_others_hear() noexcept {
   if (rank_ != 0) return;
   try {
-    std::vector<std::string> left;
-    std::vector<int> staying;
-    for (int rank = 1; rank < world_size_; ++rank) {
-      staying.push_back(rank);
-      left.push_back(left_key(rank));
-    }
+    std::vector<int> staying(static_cast<std::size_t>(world_size_ - 1));
+    std::iota(staying.begin(), staying.end(), 1);
     const auto is_gone = [&](int rank) {
       return !peek(*store_, left_key(rank)).empty() || !may_be_alive(peek(*store_, claim_key(rank)));
     };
     for (const Deadline patience = Deadline::after(kHearing); !staying.empty() && !patience.expired();) {
+      std::vector<std::string> left;
+      for (const int rank : staying) left.push_back(left_key(rank));
       try {
         store_->wait(left, std::min(kLook, patience.remaining()));
         return;
       } catch (const TimeoutError&) {
         std::erase_if(staying, is_gone);
-        left.clear();
-        for (const int rank : staying) left.push_back(left_key(rank));
       }
     }
   } catch (const std::exception&) {  // the store is not this process's, or has gone
