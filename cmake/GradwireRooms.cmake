@@ -6,16 +6,17 @@
 #   DEPENDS names rooms, which must lie below or beside it; the include check in scripts/ enforces the line.
 # gradwire_test(NAME SOURCES ... [LAYER core|torch] [LABELS ...] [LIBS ...] [ARGS ...] [TIMEOUT s] [LONG] [OWN_NEW])
 # gradwire_test(NAME PROGRAM name ARGS ... [LAYER ...] [LABELS ...] [TIMEOUT s])   another run of the program of another test
-#   A GoogleTest program `<NAME>` in build/bin/tests, registered with ctest one test a program. Labels: fast (the default), slow,
-#   per_kernel, multiproc (starts processes of its own: takes two places among the tests at a time), chaos (kills them: runs alone).
+#   A GoogleTest program `<NAME>` in build/bin/tests, registered with ctest one test a program. Labels: fast (the default), slow, per_kernel,
+#   one_thread (starts no thread, and takes long under a sanitizer), multiproc (starts processes of its own: takes two places among the
+#   tests at a time), chaos (kills them: runs alone).
 #   LONG: takes half a minute or more, and starts before the others, so that it does not run alone at the end.
 #   OWN_NEW: replaces operator new; not built for ThreadSanitizer, which replaces it too.
 # gradwire_test(NAME IN program SOURCES name_test.cc ... [LAYER ...] [LABELS ...] [ARGS ...] [TIMEOUT s])
 #   The same in a program that several tests share: its sources are compiled in batches (GRADWIRE_UNITY), so each has a namespace of
 #   its own. ctest still runs each test as a process of its own, with the names of its sources as arguments (tests/support/test_main.cc).
 #   A filter of tests in ARGS has the last word over those names.
-# gradwire_program(NAME LAYER core|torch SOURCES ... [LIBS ...])
-#   A program in build/bin.
+# gradwire_program(NAME LAYER core|torch SOURCES ... [LIBS ...] [WHOLE_TORCH])
+#   A program in build/bin. WHOLE_TORCH: its sources include torch/torch.h.
 # gradwire_library(core|torch)
 #   The shared library of one layer out of the rooms declared so far.
 # gradwire_compile_lightly(TARGET)
@@ -106,7 +107,7 @@ function(gradwire_link_layer TARGET LAYER)
     # -fPIC as in the libraries, not the -fPIE of programs: the compiler refuses a precompiled header built with the other.
     set_target_properties(${TARGET} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
     target_compile_options(${TARGET} PRIVATE -fPIC)
-    gradwire_use_torch_pch(${TARGET})
+    gradwire_use_torch_pch(${TARGET} ${ARGN})
   else()
     target_link_libraries(${TARGET} PRIVATE gradwire::core)
   endif()
@@ -202,9 +203,13 @@ function(gradwire_test NAME)
 endfunction()
 
 function(gradwire_program NAME)
-  cmake_parse_arguments(P "" "LAYER" "SOURCES;LIBS" ${ARGN})
+  cmake_parse_arguments(P "WHOLE_TORCH" "LAYER" "SOURCES;LIBS" ${ARGN})
   add_executable(${NAME} ${P_SOURCES})
-  gradwire_link_layer(${NAME} ${P_LAYER})
+  set(torch_pch)
+  if(P_WHOLE_TORCH)
+    set(torch_pch WHOLE)
+  endif()
+  gradwire_link_layer(${NAME} ${P_LAYER} ${torch_pch})
   target_link_libraries(${NAME} PRIVATE ${P_LIBS})
   if(P_LAYER STREQUAL "torch" OR "gradwire::gradwire" IN_LIST P_LIBS)
     gradwire_remember_torch(${NAME})
