@@ -1,17 +1,16 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-#include "launch/elastic_hosts.h"
+#include "launch/joined_host.h"
 
 #include <algorithm>
 #include <exception>
 #include <span>
-#include <thread>
 #include <utility>
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/membership/job_store.h"
-#include "gradwire/membership/records.h"
+#include "launch/elastic_keys.h"
 #include "launch/judgement.h"
 #include "launch/launch_error.h"
 #include "launch/rank_environment.h"
@@ -25,7 +24,6 @@ namespace {
 constexpr Milliseconds kLook{10};
 // Between two talks to the store; less with a short heartbeat timeout.
 constexpr Milliseconds kTalk{1000};
-constexpr Milliseconds kMoment{50};
 // The user hears of a store that has not answered for so long since a talk was due.
 constexpr Milliseconds kSilence{1000};
 // How long the store may take for an answer: the heartbeat timeout has room for several questions.
@@ -33,31 +31,10 @@ constexpr Milliseconds kLeastAnswerTime{1000};
 constexpr Milliseconds kAnswerTime{3000};
 // How long a host that leaves reads on in a long log of events.
 constexpr Milliseconds kLeaveTime{3000};
-// How long the hosts have to leave once the job has ended; less with a short heartbeat timeout.
-constexpr Milliseconds kHostsLeaveTime{10000};
-constexpr const char* kVersionKey = "job/version";
-constexpr const char* kIdKey = "job/id";               // set before the version, as the next two
-constexpr const char* kRunKey = "job/run";             // another text each time that the job is started
-constexpr const char* kNextRankKey = "job/next_rank";  // the number that the next rank of a host gets that joins
 
 std::string address_of(const NodeOptions& node) { return membership::job_address(node.host, node.port); }
 
 [[noreturn]] void refuse(const std::string& sentence) { throw LaunchError(kHostsFailedExit, sentence); }
-
-std::shared_ptr<Store> serve(const NodeOptions& node, const std::string& secret,
-                             const std::map<std::string, std::string>& contents) {
-  TcpStoreOptions options{
-      .host = node.host, .port = node.port, .is_server = true, .timeout = node.heartbeat_timeout, .secret = secret};
-  for (const auto& [key, value] : contents) options.contents[membership::key_in_whole(key)] = value;
-  // Before anybody can ask.
-  options.contents[membership::key_in_whole(membership::kStoreKey)] = random_job_id();
-  return membership::job_part(
-      serve_store(options, [](Milliseconds time) { std::this_thread::sleep_for(time); },
-                  {.not_served = {concat("the store of the elastic job cannot be served at ", address_of(node)),
-                                  "; does another job, or an earlier one, serve this address?"},
-                   .unreachable = {concat("this host does not reach itself at ", address_of(node)),
-                                   "; the address must be one of this host's own"}}));
-}
 
 std::shared_ptr<Store> connect(const NodeOptions& node, const std::string& secret, SignalQueue& signals) {
   const auto check = [&] {
@@ -76,49 +53,6 @@ std::shared_ptr<Store> connect(const NodeOptions& node, const std::string& secre
 }
 
 }  // namespace
-
-ElasticServer::ElasticServer(const NodeOptions& node, const std::string& secret, int next_rank,
-                             const std::map<std::string, std::string>& contents)
-    : node_(node),
-      store_(serve(node, secret, contents)),
-      job_id_(job_id_or_random(node.job_id)),
-      run_id_(random_job_id()),
-      hosts_(store_) {
-  store_->set(kIdKey, job_id_);
-  // A job that goes on from its journal is the run that its hosts know, and tell (JoinedHost::talk_to_the_store()).
-  if (contents.empty()) store_->set(kRunKey, run_id_);
-  store_->set(kNextRankKey, std::to_string(next_rank));
-  store_->set(kVersionKey, GRADWIRE_VERSION);
-}
-
-std::string ElasticServer::address() const { return address_of(node_); }
-
-std::string ElasticServer::place() const { return membership::job_place(node_.host, node_.port); }
-
-bool ElasticServer::has_hosts() noexcept {
-  try {
-    return hosts_.present(node_.heartbeat_timeout) > 0;
-  } catch (const std::exception&) {
-    return false;  // the store is this process's own, so there is nobody left to serve
-  }
-}
-
-void ElasticServer::end(const std::string& why) noexcept {
-  try {
-    store_->set(membership::kEndedKey, why);
-  } catch (const std::exception&) {
-    // The hosts notice that the store is gone.
-  }
-}
-
-void ElasticServer::wait_for_hosts(SignalQueue& signals) noexcept {
-  const Deadline patience = Deadline::after(std::min(node_.heartbeat_timeout, kHostsLeaveTime));
-  while (has_hosts() && !patience.expired() && !signals.next_that_ends()) std::this_thread::sleep_for(kMoment);
-}
-
-std::string join_command(const std::string& address, const std::string& secret) {
-  return concat("gradwire-run --join ", address, secret.empty() ? "" : " --secret-file FILE", " -n N PROGRAM");
-}
 
 JoinedHost::JoinedHost(const NodeOptions& node, const std::string& secret, int ranks, SignalQueue& signals)
     : node_(node), store_(connect(node, secret, signals)) {
