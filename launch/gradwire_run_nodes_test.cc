@@ -179,6 +179,24 @@ TEST_F(NodesTest, AnAttemptFindsTheSecretThoughSomebodyRemovedThatOfTheLast) {
   EXPECT_EQ(second.finish().exit_code, 0);
 }
 
+// Something takes the name of a launcher's folder while the launcher waits for the other node.
+TEST_F(NodesTest, ANodeThatCannotKeepTheSecretSaysSoToTheOthers) {
+  if (!test_support::has_secrets()) GTEST_SKIP() << test_support::kNoSecrets;
+  const Words secret = {"--secret-file", secret_file("secret", "the job's"), "--max-restarts", "1"};
+  auto first = launch("0", node(0, 2, "sleep 1000", secret, 1));
+  TcpStore({.port = port_, .secret = "the job's"}).get("gradwire-run/node/0");
+  for (const auto& folder : std::filesystem::directory_iterator(scratch("tmp"))) {
+    std::filesystem::remove_all(folder.path());
+    std::ofstream(folder.path()) << "a file";
+  }
+  auto second = launch("1", node(1, 2, "sleep 1000", secret, 1));
+  for (const Result& result : {first.finish(), second.finish()}) {
+    EXPECT_EQ(result.exit_code, kLaunchFailedExit) << result.err;
+    EXPECT_TRUE(contains(result.err, "gradwire-run: node 0 (")) << result.err;
+    EXPECT_TRUE(contains(result.err, "is not the private folder any more")) << result.err;
+  }
+}
+
 TEST_F(NodesTest, AnotherSecretIsRefusedAndHarmsNobody) {
   if (!test_support::has_secrets()) GTEST_SKIP() << test_support::kNoSecrets;
   const Words right = {"--secret-file", secret_file("right", "the job's")};

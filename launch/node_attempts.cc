@@ -67,10 +67,10 @@ NodeAttempts::NodeAttempts(const Options& options, const std::string& secret, Si
 NodeAttempts::Ending NodeAttempts::run(const Plan& plan) {
   const int node = options_.node.node;
   const std::string place = concat("node ", node, " (", plan.nodes[node].host, ")");
-  JobVariables job = variables_of(plan);
-  FlightWatch flight(options_, job);
-  job.flight_recorders = flight.recorders();
   try {
+    JobVariables job = variables_of(plan);
+    FlightWatch flight(options_, job);
+    job.flight_recorders = flight.recorders();
     const bool watched = options_.is_watched() || options_.report_steps || plan.watched;
     if (watched) watch(plan, job);
     const JobView view{
