@@ -268,6 +268,11 @@ TEST_F(NodesTest, NodesThatDoNotComeAreNamed) {
   const Result alone = launch("a", node(1, 2, "true", {"--rendezvous-timeout", "0.3"})).finish();
   EXPECT_EQ(alone.exit_code, kHostsFailedExit);
   EXPECT_TRUE(contains(alone.err, concat("did not find node 0 at 127.0.0.1:", port_))) << alone.err;
+  const Result at_ipv6 = run_script({"-n", "1", "--nnodes", "2", "--node-rank", "1", "--rendezvous",
+                                     concat("[::1]:", port_), "--rendezvous-timeout", "0.3"},
+                                    "true");
+  EXPECT_EQ(at_ipv6.exit_code, kHostsFailedExit);
+  EXPECT_TRUE(contains(at_ipv6.err, concat("did not find node 0 at [::1]:", port_))) << at_ipv6.err;
 }
 
 TEST_F(NodesTest, TheTimeLimitOfTheJobCountsWhileNodesAreMissing) {
