@@ -51,6 +51,7 @@ void HostWatch::follow() {
     store_name_ = std::move(now);
     next_event_ = 1;
     alive_.clear();
+    left_.clear();
     course_ = {};
   }
   const Deadline enough = Deadline::after(kFollowAtOnce);
