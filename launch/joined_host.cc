@@ -4,11 +4,11 @@
 
 #include <algorithm>
 #include <exception>
-#include <span>
 #include <utility>
 
 #include "gradwire/base/strings.h"
 #include "gradwire/membership/job_store.h"
+#include "gradwire/membership/stored_values.h"
 #include "launch/elastic_keys.h"
 #include "launch/say.h"
 #include "launch/store_silence.h"
@@ -77,9 +77,9 @@ void JoinedHost::run() {
 }
 
 std::optional<membership::Epoch> JoinedHost::look_up(std::int64_t epoch) const {
-  const std::string key = membership::epoch_key(epoch);
-  if (epoch == 0 || !job_.store->check(std::span(&key, 1))) return std::nullopt;
-  return membership::epoch_of(job_.store->get(key));
+  if (epoch == 0) return std::nullopt;
+  const auto text = membership::value_of(*job_.store, membership::epoch_key(epoch));
+  return text ? std::optional(membership::epoch_of(*text)) : std::nullopt;
 }
 
 std::string JoinedHost::leave() noexcept {

@@ -22,6 +22,7 @@
 #include "gradwire/membership/host_watch.h"
 #include "gradwire/membership/member.h"
 #include "gradwire/membership/patient_store.h"
+#include "gradwire/membership/stored_values.h"
 #include "gradwire/store/tcp_store.h"
 #include "tests/support/ended_process.h"
 #include "tests/support/temporary_folder.h"
