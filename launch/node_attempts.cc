@@ -13,7 +13,6 @@
 #include "gradwire/membership/job_store.h"
 #include "launch/job.h"
 #include "launch/launch_error.h"
-#include "launch/report.h"
 #include "launch/supervisor.h"
 
 namespace gradwire::launch {
@@ -85,7 +84,7 @@ NodeAttempts::Ending NodeAttempts::run(const Plan& plan) {
     const JobOutcome outcome = supervisor.run(rank_commands(options_, std::move(job)));
     if (supervisor.is_abandoned()) return {.is_abandoned = true};
     coordinator_.ranks_ended(end_of(outcome, place));
-    supervisor.finish_output(report(outcome, options_.timeout.value_or(Milliseconds::zero())));
+    supervisor.finish_output(report_of(options_, outcome));
     return {.is_abandoned = supervisor.is_abandoned(), .signal = supervisor.late_interruption()};
   } catch (const LaunchError& error) {
     coordinator_.ranks_ended({NodeEnd::Kind::final, error.exit_code(), concat(place, ": ", error.what())});

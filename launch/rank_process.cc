@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launch/rank_process.h"
 
-#include <fcntl.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -15,6 +14,7 @@
 #include "gradwire/base/strings.h"
 #include "launch/descriptor_limit.h"
 #include "launch/launch_error.h"
+#include "launch/pipe.h"
 
 namespace gradwire::launch {
 namespace {
@@ -80,16 +80,10 @@ StartFailure become_rank(const RankStart& start, pid_t launcher, char* const* ar
 RankProcess start_rank(const RankStart& start, const std::function<void(int pidfd)>& watch) {
   const auto argv = pointers_to(start.command);
   const auto envp = pointers_to(start.environment);
-  int ends[2];
   // Closed by a successful exec, so that reading ends then.
-  if (::pipe2(ends, O_CLOEXEC) != 0) throw_errno(concat("cannot make a pipe to start ", start.name));
-  const UniqueFd reader(ends[0]);
-  UniqueFd writer(ends[1]);
+  auto [reader, writer] = make_pipe(concat("to start ", start.name));
   // The child waits until the launcher closes its end.
-  int gate[2];
-  if (::pipe2(gate, O_CLOEXEC) != 0) throw_errno(concat("cannot make a pipe to start ", start.name));
-  const UniqueFd closed_gate(gate[0]);
-  UniqueFd opener(gate[1]);
+  auto [closed_gate, opener] = make_pipe(concat("to start ", start.name));
   const pid_t launcher = ::getpid();
   const std::int64_t started = std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
   const pid_t pid = ::fork();
