@@ -78,7 +78,7 @@ RankOutput Output::open(int rank) {
   if (rank == static_cast<int>(last_.size())) last_.emplace_back();
   last_.at(rank) = std::make_shared<LastLines>();
   for (const bool is_error : {false, true}) {
-    auto [reader, writer] = make_pipe(concat("for the output of rank ", rank));
+    auto [reader, writer] = make_pipe(concat("for the output of rank ", names_.first_rank + rank));
     (is_error ? output.err : output.out) = std::move(writer);
     // Non-blocking at this end only: the two ends are separate open files.
     if (::fcntl(reader.get(), F_SETFL, O_NONBLOCK) != 0) throw_errno("cannot make a pipe non-blocking");
