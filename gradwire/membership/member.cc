@@ -47,6 +47,12 @@ std::string machine_here() {
   }
 }
 
+// Whether the store does not hold what was told under this number. In a store that came instead of another one, the
+// number may be that of another event.
+bool is_lost(const Event& event, std::int64_t number, EventLog& log) {
+  return log.read(number, Milliseconds(0)) != to_text(event);
+}
+
 PeerError state_is_lost_error() {
   return PeerError(concat("Elastic::run(): ", kStateIsLost, "; start the job again from a checkpoint"), {});
 }
@@ -76,7 +82,7 @@ Member::Member(std::shared_ptr<Store> store, std::string program, Milliseconds t
 void Member::give_up_joining(EventLog& log) noexcept {
   try {
     // In another store the number may be that of another member.
-    if (log.read(told_number_, Milliseconds(0)) != to_text(told_)) return;
+    if (is_lost(told_.event, told_.number, log)) return;
     log.append(Died{number_, "gave up before the coordinator knew it"});
   } catch (const std::exception& error) {
     log::warn(concat("a member could not tell its elastic job that it gave up joining: ", error.what()));
@@ -107,17 +113,21 @@ bool Member::be_admitted() {
 }
 
 void Member::tell(const Event& event, EventLog& log) {
-  told_ = event;
-  told_number_ = log.append(event);
-  if (std::holds_alternative<Joined>(event)) number_ = told_number_;
+  tell_beginning_again_if_lost(log);
+  told_ = {event, log.append(event)};
+  if (std::holds_alternative<Joined>(event)) number_ = told_.number;
 }
 
 bool Member::tell_again_if_lost(EventLog& log) {
-  if (log.read(told_number_, Milliseconds(0)) == to_text(told_)) return false;
+  if (!is_lost(told_.event, told_.number, log)) return false;
   log::info(
       concat("member ", number_, " of the elastic job tells the coordinator again what the job's store has lost"));
-  tell(Event(told_), log);
+  tell(Event(told_.event), log);
   return true;
+}
+
+void Member::tell_beginning_again_if_lost(EventLog& log) {
+  if (began_ && is_lost(began_->event, began_->number, log)) began_->number = log.append(began_->event);
 }
 
 std::optional<std::string> Member::wait_for(const std::function<std::string()>& key) {
@@ -179,6 +189,7 @@ std::optional<Epoch> Member::meet() {
     };
     if (std::none_of(epoch.members.begin(), epoch.members.end(), mine)) continue;
     epoch_ = std::move(epoch);
+    began_.reset();
     waits_ = false;
     return epoch_;
   }
@@ -241,7 +252,10 @@ int Member::rank() const {
   return static_cast<int>(place - epoch_.members.begin());
 }
 
-void Member::began(std::int64_t step) { log_.append(Began{number_, epoch_.number, step}); }
+void Member::began(std::int64_t step) {
+  const Event event = Began{number_, epoch_.number, step};
+  began_ = {event, log_.append(event)};
+}
 
 void Member::reached(std::int64_t step) { log_.append(Reached{number_, epoch_.number, step}); }
 
@@ -284,6 +298,7 @@ void Member::leave() { leave(log_); }
 
 void Member::leave(EventLog& log) {
   out_ = true;
+  tell_beginning_again_if_lost(log);
   if (next_ == 0) {
     give_up_joining(log);
   } else if (fails_) {
