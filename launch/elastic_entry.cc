@@ -35,25 +35,26 @@ std::shared_ptr<Store> connect(const NodeOptions& node, const std::string& secre
   return store;
 }
 
-void require_same_job(const NodeOptions& node, Store& store) {
-  const std::string address = membership::job_address(node.host, node.port);
-  if (const std::string version = store.get(kVersionKey); version != GRADWIRE_VERSION) {
-    throw LaunchError(kHostsFailedExit,
-                      concat("the job at ", address, " runs gradwire ", version, ", and this host gradwire ",
-                             GRADWIRE_VERSION, "; install one version on all hosts"));
-  }
-  if (const std::string id = store.get(kIdKey); !node.job_id.empty() && node.job_id != id) {
-    throw LaunchError(kHostsFailedExit, concat("the job at ", address, " is '", id,
-                                               "', and this host was started with --job-id ", node.job_id));
-  }
+void require_same_version(const NodeOptions& node, const std::string& version) {
+  if (version == GRADWIRE_VERSION) return;
+  throw LaunchError(kHostsFailedExit,
+                    concat("the job at ", membership::job_address(node.host, node.port), " runs gradwire ", version,
+                           ", and this host gradwire ", GRADWIRE_VERSION, "; install one version on all hosts"));
+}
+
+void require_same_job(const NodeOptions& node, const std::string& job_id) {
+  if (node.job_id.empty() || node.job_id == job_id) return;
+  throw LaunchError(kHostsFailedExit, concat("the job at ", membership::job_address(node.host, node.port), " is '",
+                                             job_id, "', and this host was started with --job-id ", node.job_id));
 }
 
 }  // namespace
 
 ElasticEntry enter_elastic_job(const NodeOptions& node, const std::string& secret, int ranks, SignalQueue& signals) {
   ElasticEntry entry{.store = connect(node, secret, signals)};
-  require_same_job(node, *entry.store);
+  require_same_version(node, entry.store->get(kVersionKey));
   entry.job_id = entry.store->get(kIdKey);
+  require_same_job(node, entry.job_id);
   entry.run_id = entry.store->compare_set(kRunKey, "", random_job_id());
   entry.first_rank = static_cast<int>(entry.store->add(kNextRankKey, ranks)) - ranks;
   return entry;
