@@ -16,11 +16,11 @@ DeathWatch::DeathWatch() : epoll_(::epoll_create1(EPOLL_CLOEXEC)) {
   if (!epoll_) throw_errno("cannot make an epoll descriptor to watch the ranks with");
 }
 
-void DeathWatch::add(int rank, int pidfd) {
+void DeathWatch::add(int rank, const std::string& name, int pidfd) {
   epoll_event event{};
   event.events = EPOLLIN;
   event.data.fd = rank;
-  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, pidfd, &event) != 0) throw_errno(concat("cannot watch rank ", rank));
+  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, pidfd, &event) != 0) throw_errno(concat("cannot watch ", name));
 }
 
 std::vector<int> DeathWatch::ended() const {

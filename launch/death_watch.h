@@ -3,6 +3,7 @@
 // Reports which ranks ended, in the order of their ends.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "gradwire/base/os_handles.h"
@@ -15,8 +16,9 @@ namespace gradwire::launch {
 class DeathWatch {
  public:
   DeathWatch();  // throws LaunchError
-  // Watches `pidfd` under the number `rank`; the caller keeps it open until the rank has been reported.
-  void add(int rank, int pidfd);
+  // Watches `pidfd` under the number `rank`; the caller keeps it open until the rank has been reported. `name`: "rank
+  // 3", for messages. Throws LaunchError.
+  void add(int rank, const std::string& name, int pidfd);
   // Returns the ranks that have ended since the last call, the first death first. Does not wait. The caller passes the
   // pidfd of each of these ranks to remove().
   std::vector<int> ended() const;

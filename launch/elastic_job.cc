@@ -21,11 +21,11 @@
 #include "gradwire/membership/job_store.h"
 #include "gradwire/membership/journal.h"
 #include "launch/elastic_coordinator.h"
-#include "launch/elastic_hosts.h"
+#include "launch/elastic_server.h"
 #include "launch/job.h"
+#include "launch/joined_host.h"
 #include "launch/launch_error.h"
 #include "launch/present_epoch.h"
-#include "launch/report.h"
 #include "launch/say.h"
 
 namespace gradwire::launch {
@@ -58,9 +58,7 @@ RankCommand coordinator_of(const Options& options, const std::string& journal, c
   if (!options.elastic->replay.empty()) require_replayable(options);
   RankCommand coordinator{
       coordinator_command(*options.elastic, options.ranks, job.elastic, journal, options.node.heartbeat_timeout),
-      {},
-      -1};
-  for (char** entry = environ; *entry != nullptr; ++entry) coordinator.environment.emplace_back(*entry);
+      inherited_environment(), -1};
   if (!job.secret_file.empty()) {
     // Where a name comes twice, the first entry counts.
     const std::string name = "GRADWIRE_SECRET_FILE=";
@@ -135,10 +133,6 @@ int supervise(const Options& options, SignalQueue& signals, RendezvousFolder& fo
   const auto [exit_code, text] = finish(outcome);
   supervisor.finish_output(text);
   return exit_code;
-}
-
-std::string report_of(const Options& options, const JobOutcome& outcome) {
-  return report(outcome, options.timeout.value_or(std::chrono::milliseconds::zero()));
 }
 
 std::string last_line(const std::string& report) {

@@ -9,7 +9,7 @@
 #include "gradwire/membership/journal.h"
 #include "gradwire/membership/records.h"
 #include "launch/elastic_coordinator.h"
-#include "launch/elastic_hosts.h"
+#include "launch/elastic_server.h"
 #include "launch/job.h"
 #include "launch/launch_error.h"
 #include "launch/patient_coordinator.h"

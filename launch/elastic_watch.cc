@@ -21,7 +21,7 @@ ElasticWatch::~ElasticWatch() { stop(); }
 
 void ElasticWatch::start() {
   if (!view_.coordinator) return;
-  RankStart start{.rank = kCoordinator,
+  RankStart start{.name = "the coordinator of the elastic job",
                   .command = view_.coordinator->command,
                   .environment = view_.coordinator->environment,
                   .cpus = CpuSet(),
@@ -29,7 +29,7 @@ void ElasticWatch::start() {
                   .stdout_fd = STDERR_FILENO,
                   .stderr_fd = STDERR_FILENO,
                   .signal_mask = signals_.original_mask()};
-  coordinator_ = start_rank(start, [&](int pidfd) { deaths_.add(kCoordinator, pidfd); });
+  coordinator_ = start_rank(start, [&](int pidfd) { deaths_.add(kCoordinator, start.name, pidfd); });
 }
 
 void ElasticWatch::stop() noexcept {

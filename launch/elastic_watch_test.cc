@@ -4,9 +4,13 @@
 #include "launch/elastic_watch.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
+#include <string>
+#include <utility>
 #include <vector>
 
+#include "launch/launch_error.h"
 #include "launch/output.h"
 
 namespace gradwire::launch::elastic_watch_test {
@@ -118,6 +122,26 @@ TEST_F(ElasticWatchTest, AJobOfWhichNobodyHoldsTheStateEndsAtOnce) {
   EXPECT_FALSE(answer.goes_on);
   EXPECT_NE(answer.text.find("no member holds the state of the job any more"), std::string::npos) << answer.text;
   EXPECT_FALSE(watch.first_of_row()) << "there was one death only";
+}
+
+// No descriptor is left for it.
+TEST_F(ElasticWatchTest, ACoordinatorThatCannotBeStartedIsNoRank) {
+  ElasticView here = view(3);
+  here.coordinator = RankCommand{{"/bin/true"}, {}, -1};
+  ElasticWatch watch(std::move(here), signals_, ranks_, deaths_);
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  rlimit none = before;
+  none.rlim_cur = 0;
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  std::string problem;
+  try {
+    watch.start();
+  } catch (const LaunchError& error) {
+    problem = error.what();
+  }
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_EQ(problem, "cannot make a pipe to start the coordinator of the elastic job: Too many open files");
 }
 
 }  // namespace

@@ -275,5 +275,21 @@ TEST(ProcessLook, SeesItsOwnProcessRunAndNoOther) {
   }
 }
 
+// A rank that was replaced, or whose process was not known at the look before.
+TEST(ProcessLook, ALookAtAnotherProcessDoesNotTellHowBusyAProcessWas) {
+  auto before = look_at(::getppid());
+  auto now = look_at(::getpid());
+  ASSERT_TRUE(before && now);
+  now->time = before->time + 1'000'000'000;
+  now->processor_seconds = before->processor_seconds + 100;
+  now->state = 'S';
+  now->running = before->running = {1};
+  observe::ProcessView view;
+  add_look(view, *now, before);
+  EXPECT_TRUE(view.seen);
+  EXPECT_EQ(view.busy, 0);
+  EXPECT_EQ(view.state, 'S');
+}
+
 }  // namespace
 }  // namespace gradwire::launch

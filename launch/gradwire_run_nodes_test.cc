@@ -179,6 +179,24 @@ TEST_F(NodesTest, AnAttemptFindsTheSecretThoughSomebodyRemovedThatOfTheLast) {
   EXPECT_EQ(second.finish().exit_code, 0);
 }
 
+// Something takes the name of a launcher's folder while the launcher waits for the other node.
+TEST_F(NodesTest, ANodeThatCannotKeepTheSecretSaysSoToTheOthers) {
+  if (!test_support::has_secrets()) GTEST_SKIP() << test_support::kNoSecrets;
+  const Words secret = {"--secret-file", secret_file("secret", "the job's"), "--max-restarts", "1"};
+  auto first = launch("0", node(0, 2, "sleep 1000", secret, 1));
+  TcpStore({.port = port_, .secret = "the job's"}).get("gradwire-run/node/0");
+  for (const auto& folder : std::filesystem::directory_iterator(scratch("tmp"))) {
+    std::filesystem::remove_all(folder.path());
+    std::ofstream(folder.path()) << "a file";
+  }
+  auto second = launch("1", node(1, 2, "sleep 1000", secret, 1));
+  for (const Result& result : {first.finish(), second.finish()}) {
+    EXPECT_EQ(result.exit_code, kLaunchFailedExit) << result.err;
+    EXPECT_TRUE(contains(result.err, "gradwire-run: node 0 (")) << result.err;
+    EXPECT_TRUE(contains(result.err, "is not the private folder any more")) << result.err;
+  }
+}
+
 TEST_F(NodesTest, AnotherSecretIsRefusedAndHarmsNobody) {
   if (!test_support::has_secrets()) GTEST_SKIP() << test_support::kNoSecrets;
   const Words right = {"--secret-file", secret_file("right", "the job's")};
@@ -250,6 +268,11 @@ TEST_F(NodesTest, NodesThatDoNotComeAreNamed) {
   const Result alone = launch("a", node(1, 2, "true", {"--rendezvous-timeout", "0.3"})).finish();
   EXPECT_EQ(alone.exit_code, kHostsFailedExit);
   EXPECT_TRUE(contains(alone.err, concat("did not find node 0 at 127.0.0.1:", port_))) << alone.err;
+  const Result at_ipv6 = run_script({"-n", "1", "--nnodes", "2", "--node-rank", "1", "--rendezvous",
+                                     concat("[::1]:", port_), "--rendezvous-timeout", "0.3"},
+                                    "true");
+  EXPECT_EQ(at_ipv6.exit_code, kHostsFailedExit);
+  EXPECT_TRUE(contains(at_ipv6.err, concat("did not find node 0 at [::1]:", port_))) << at_ipv6.err;
 }
 
 TEST_F(NodesTest, TheTimeLimitOfTheJobCountsWhileNodesAreMissing) {

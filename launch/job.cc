@@ -79,6 +79,10 @@ std::optional<LiveWatch> live_watch(const Options& options, const RendezvousFold
   return std::optional<LiveWatch>(std::in_place, options, record_files(options, folder, job));
 }
 
+std::string report_of(const Options& options, const JobOutcome& outcome) {
+  return report(outcome, options.timeout.value_or(std::chrono::milliseconds::zero()));
+}
+
 Deadline job_deadline(const Options& options) {
   return options.timeout ? Deadline::after(*options.timeout) : Deadline::never();
 }
@@ -104,7 +108,7 @@ int run_alone(const Options& options, SignalQueue& signals, RendezvousFolder& fo
     const bool failed = outcome.first_bad && outcome.interrupted_by == 0 && outcome.late.empty() &&
                         outcome.unkillable.empty() && !supervisor.is_abandoned();
     const bool again = failed && job.attempt < options.max_restarts;
-    std::string text = report(outcome, options.timeout.value_or(std::chrono::milliseconds::zero()));
+    std::string text = report_of(options, outcome);
     if (again) {
       text +=
           concat("gradwire-run: all ranks start again (restart ", job.attempt + 1, " of ", options.max_restarts, ")\n");

@@ -49,6 +49,9 @@ std::unique_ptr<LiveSource> record_files(const Options& options, const Rendezvou
 // LaunchError.
 std::optional<LiveWatch> live_watch(const Options& options, const RendezvousFolder& folder, JobVariables& job);
 
+// Returns report() of an outcome of a job with these options.
+std::string report_of(const Options& options, const JobOutcome& outcome);
+
 // Returns the deadline of --timeout, counted from now.
 Deadline job_deadline(const Options& options);
 

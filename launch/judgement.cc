@@ -306,7 +306,7 @@ class Ruling {
       if (at_.plan) stop_ranks();
       return finish(Failure{kLaunchFailedExit, concat("cannot reach the other hosts: ", lost.reason)});
     }
-    const std::string who = at_.plan ? at_.plan->name_of(0) : concat("node 0 at ", options_.host, ":", options_.port);
+    const std::string who = at_.plan ? at_.plan->name_of(0) : concat("node 0 at ", options_.address());
     const std::string what =
         lost.was_replaced
             ? concat(who, " has ended: ", lost.reason)

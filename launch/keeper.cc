@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launch/keeper.h"
 
-#include <fcntl.h>
 #include <poll.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -13,10 +12,10 @@
 #include <optional>
 
 #include "gradwire/base/deadline.h"
-#include "gradwire/base/os_handles.h"
 #include "gradwire/base/strings.h"
 #include "launch/descendants.h"
 #include "launch/launch_error.h"
+#include "launch/pipe.h"
 #include "launch/process_look.h"
 #include "launch/rank_process.h"
 #include "launch/signal_lines.h"
@@ -83,10 +82,7 @@ bool is_keeper(pid_t pid) { return read_proc_file(concat("/proc/", pid, "/comm")
 
 int run_in_keeper(SignalQueue& signals, int watched_fd, const std::function<int(int front_fd)>& job) {
   const Descendants descendants;
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) throw_errno("cannot make a pipe to the keeper process");
-  UniqueFd reader(ends[0]);
-  UniqueFd writer(ends[1]);
+  auto [reader, writer] = make_pipe("to the keeper process");
   const pid_t keeper = ::fork();
   if (keeper < 0) throw_errno("cannot start the keeper process");
   if (keeper == 0) {

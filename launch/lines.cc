@@ -3,6 +3,7 @@
 #include "launch/lines.h"
 
 #include <fstream>
+#include <ios>
 #include <iterator>
 
 namespace gradwire::launch {
@@ -20,7 +21,12 @@ std::vector<std::string> last_lines_of_file(const std::string& path, std::uintma
   if (!file) return {};
   const std::streamoff size = file.tellg();
   file.seekg(std::max({std::streamoff{0}, size - kWindow, std::min(size, static_cast<std::streamoff>(from))}));
-  const std::string bytes{std::istreambuf_iterator<char>(file), {}};
+  std::string bytes;
+  try {
+    bytes.assign(std::istreambuf_iterator<char>(file), {});
+  } catch (const std::ios_base::failure&) {
+    return {};
+  }
   LineSplitter splitter;
   LastLines last;
   const auto add = [&](std::string_view line) { last.add(line); };

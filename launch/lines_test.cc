@@ -107,5 +107,8 @@ TEST(LastLines, FramesOfABacktraceDoNotPushOutTheError) {
 
 TEST(LastLines, OfAFileThatIsNotThereAreNone) { EXPECT_TRUE(last_lines_of_file("/no/such/file").empty()); }
 
+// A rank may put anything in the place of its file.
+TEST(LastLines, OfAFileThatCannotBeReadAreNone) { EXPECT_TRUE(last_lines_of_file(::testing::TempDir()).empty()); }
+
 }  // namespace
 }  // namespace gradwire::launch

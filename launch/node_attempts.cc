@@ -13,7 +13,6 @@
 #include "gradwire/membership/job_store.h"
 #include "launch/job.h"
 #include "launch/launch_error.h"
-#include "launch/report.h"
 #include "launch/supervisor.h"
 
 namespace gradwire::launch {
@@ -67,10 +66,10 @@ NodeAttempts::NodeAttempts(const Options& options, const std::string& secret, Si
 NodeAttempts::Ending NodeAttempts::run(const Plan& plan) {
   const int node = options_.node.node;
   const std::string place = concat("node ", node, " (", plan.nodes[node].host, ")");
-  JobVariables job = variables_of(plan);
-  FlightWatch flight(options_, job);
-  job.flight_recorders = flight.recorders();
   try {
+    JobVariables job = variables_of(plan);
+    FlightWatch flight(options_, job);
+    job.flight_recorders = flight.recorders();
     const bool watched = options_.is_watched() || options_.report_steps || plan.watched;
     if (watched) watch(plan, job);
     const JobView view{
@@ -85,7 +84,7 @@ NodeAttempts::Ending NodeAttempts::run(const Plan& plan) {
     const JobOutcome outcome = supervisor.run(rank_commands(options_, std::move(job)));
     if (supervisor.is_abandoned()) return {.is_abandoned = true};
     coordinator_.ranks_ended(end_of(outcome, place));
-    supervisor.finish_output(report(outcome, options_.timeout.value_or(Milliseconds::zero())));
+    supervisor.finish_output(report_of(options_, outcome));
     return {.is_abandoned = supervisor.is_abandoned(), .signal = supervisor.late_interruption()};
   } catch (const LaunchError& error) {
     coordinator_.ranks_ended({NodeEnd::Kind::final, error.exit_code(), concat(place, ": ", error.what())});

@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <string>
 
+#include "gradwire/membership/job_store.h"
+
 namespace gradwire::launch {
 
 struct NodeCoordinatorOptions {
@@ -23,6 +25,9 @@ struct NodeCoordinatorOptions {
   bool watched = false;           // node 0's value counts; see Plan
   std::chrono::milliseconds rendezvous_timeout{};
   std::chrono::milliseconds heartbeat_timeout{};
+
+  // "HOST:PORT" of node 0's store.
+  std::string address() const { return membership::job_address(host, port); }
 };
 
 }  // namespace gradwire::launch

@@ -8,13 +8,11 @@
 #include <variant>
 
 #include "gradwire/base/strings.h"
-#include "launch/interruptions.h"
 #include "launch/job.h"
-#include "launch/launch_error.h"
 #include "launch/node_attempts.h"
 #include "launch/node_coordinator.h"
+#include "launch/node_departure.h"
 #include "launch/poll_timeout.h"
-#include "launch/rank_process.h"
 #include "launch/say.h"
 
 namespace gradwire::launch {
@@ -37,36 +35,21 @@ NodeCoordinatorOptions coordinator_options(const Options& options, const std::st
           .heartbeat_timeout = node.heartbeat_timeout};
 }
 
+// The events of the job on this host, one after the other, until the last.
 class NodeJob {
  public:
   NodeJob(const Options& options, const std::string& secret, SignalQueue& signals, RendezvousFolder& folder,
           int front_fd)
-      : options_(options),
-        signals_(signals),
-        front_fd_(front_fd),
-        job_end_(job_deadline(options)),
-        coordinator_(coordinator_options(options, secret)),
-        attempts_(options, secret, signals, folder, front_fd, job_end_, coordinator_) {}
+      : NodeJob(options, secret, signals, folder, front_fd, job_deadline(options)) {}
 
   int run() {
     for (;;) {
       const auto event = wait();
-      if (!event) return exit_code_;
+      if (!event) return departure_.exit_code();
       if (const auto* plan = std::get_if<Plan>(&*event)) {
-        meets_ = false;
-        if (front_fd_ == -1) return exit_code_;
-        if (exit_code_ != 0) {
-          // The attempt began before the others had heard that this node leaves. No rank is started for it.
-          coordinator_.ranks_ended({});
-          patience_ = Deadline::after(options_.node.heartbeat_timeout);
-          continue;
-        }
-        const NodeAttempts::Ending ending = attempts_.run(*plan);
-        if (ending.is_abandoned) {
-          on_front_death();
-        } else if (ending.signal != 0) {
-          interrupt(ending.signal);
-        }
+        departure_.attempt_begins(Deadline::Clock::now());
+        if (front_fd_ == -1) return departure_.exit_code();
+        attempt(*plan);
       } else if (const auto* notice = std::get_if<Notice>(&*event)) {
         say_unless_it_waits(notice->what);
       } else if (const auto* failure = std::get_if<Failure>(&*event)) {
@@ -79,76 +62,71 @@ class NodeJob {
           return verdict.exit_code;
         }
         say_unless_it_waits(verdict.what);
-        meets_ = true;
+        departure_.meets_again();
       }
     }
   }
 
  private:
+  NodeJob(const Options& options, const std::string& secret, SignalQueue& signals, RendezvousFolder& folder,
+          int front_fd, Deadline job_end)
+      : signals_(signals),
+        front_fd_(front_fd),
+        departure_(options.node.node, options.node.heartbeat_timeout, job_end),
+        coordinator_(coordinator_options(options, secret)),
+        attempts_(options, secret, signals, folder, front_fd, job_end, coordinator_) {}
+
   // The next event; nothing when the job is to end without one.
   std::optional<NodeEvent> wait() {
     for (;;) {
       if (auto event = coordinator_.next()) return event;
-      if (patience_.expired()) return std::nullopt;
-      const bool has_limit = meets_ && exit_code_ == 0;
-      if (has_limit && job_end_.expired()) {
-        on_timeout();
+      const auto now = Deadline::Clock::now();
+      if (departure_.is_over(now)) return std::nullopt;
+      if (departure_.is_late(now)) {
+        const NodeEnd end = departure_.on_timeout(now);
+        say_unless_it_waits(concat(end.what, ", which waited for the other nodes"));
+        coordinator_.leave(end);
         continue;
       }
-      const Deadline until = has_limit ? patience_.earlier(job_end_) : patience_;
       pollfd polled[3] = {{signals_.fd(), POLLIN, 0}, {coordinator_.event_fd(), POLLIN, 0}, {front_fd_, POLLIN, 0}};
-      ::poll(polled, 3, poll_timeout(until));
+      ::poll(polled, 3, poll_timeout(departure_.next()));
       if (polled[2].revents != 0) on_front_death();
-      while (const auto signal = signals_.next_that_ends()) interrupt(*signal);
+      while (const auto signal = signals_.next_that_ends()) on_signal(*signal);
     }
+  }
+
+  void attempt(const Plan& plan) {
+    // No rank is started for a node that leaves.
+    if (departure_.is_leaving()) return coordinator_.ranks_ended({});
+    const NodeAttempts::Ending ending = attempts_.run(plan);
+    if (ending.is_abandoned) {
+      on_front_death();
+    } else if (ending.signal != 0) {
+      on_signal(ending.signal);
+    }
+  }
+
+  void on_signal(int signal) {
+    if (const auto end = departure_.on_signal(signal, Deadline::Clock::now())) coordinator_.leave(*end);
+  }
+
+  void on_front_death() {
+    front_fd_ = -1;
+    departure_.on_front_death(Deadline::Clock::now());
   }
 
   // Who has interrupted the job does not wait for a reader.
   void say_last(const std::string& sentence) {
-    if (exit_code_ == 0) {
-      say_at_the_end(sentence, signals_, front_fd_);
-    } else {
+    if (departure_.is_leaving()) {
       say_unless_it_waits(sentence);
+    } else {
+      say_at_the_end(sentence, signals_, front_fd_);
     }
   }
 
-  void interrupt(int signal) {
-    const bool is_repeated = interruptions_.take(signal, Deadline::Clock::now()) == Interruptions::Kind::repeated;
-    if (exit_code_ != 0) {
-      if (!is_repeated) patience_ = Deadline::after(Milliseconds::zero());
-      return;
-    }
-    leave(128 + signal, concat("node ", options_.node.node, " was interrupted by ", name_of_signal(signal)));
-  }
-
-  void on_timeout() {
-    const std::string where = concat("--timeout passed on node ", options_.node.node);
-    say_unless_it_waits(concat(where, ", which waited for the other nodes"));
-    leave(kTimeoutExit, where);
-  }
-
-  void on_front_death() {
-    // To the others it is as if this host were gone: they notice, and may start again.
-    front_fd_ = -1;
-    exit_code_ = 128 + SIGKILL;
-    patience_ = Deadline::after(Milliseconds::zero());
-  }
-
-  // Tells the others, and waits a while for what they say to it.
-  void leave(int exit_code, const std::string& what) {
-    exit_code_ = exit_code;
-    patience_ = Deadline::after(options_.node.heartbeat_timeout);
-    coordinator_.leave({NodeEnd::Kind::final, exit_code, what});
-  }
-
-  const Options& options_;
   SignalQueue& signals_;
   int front_fd_;  // -1 once the front has died
-  const Deadline job_end_;
-  bool meets_ = true;  // this node waits for the others, to begin an attempt
-  int exit_code_ = 0;  // not 0: this node has said that it leaves
-  Deadline patience_ = Deadline::never();
-  Interruptions interruptions_;
+  NodeDeparture departure_;
   NodeCoordinator coordinator_;
   NodeAttempts attempts_;
 };

@@ -58,8 +58,6 @@ NodeStore::NodeStore(const NodeCoordinatorOptions& options, const NodeRecord& se
   take_place(self);
 }
 
-std::string NodeStore::address() const { return concat(options_.host, ":", options_.port); }
-
 void NodeStore::serve() {
   const TcpStoreOptions server{.host = options_.host,
                                .port = options_.port,
@@ -67,9 +65,9 @@ void NodeStore::serve() {
                                .timeout = options_.heartbeat_timeout,
                                .secret = options_.secret};
   store_ = serve_store(server, [this](Milliseconds time) { interruption_.pause(time); },
-                       {.not_served = {concat("node 0 cannot serve the rendezvous at ", address()),
+                       {.not_served = {concat("node 0 cannot serve the rendezvous at ", options_.address()),
                                        "; does another job, or an earlier one, run with this --rendezvous?"},
-                        .unreachable = {concat("node 0 does not reach itself at ", address()),
+                        .unreachable = {concat("node 0 does not reach itself at ", options_.address()),
                                         "; --rendezvous must name an address of node 0's own"}});
 }
 
@@ -78,7 +76,7 @@ void NodeStore::connect() {
   store_ = find_store({.host = options_.host, .port = options_.port, .secret = options_.secret}, kJobKey,
                       options_.rendezvous_timeout, [this] { interruption_.check(); },
                       {.not_let_in = {concat("node ", options_.node, " cannot join the rendezvous"), ""},
-                       .not_found = {concat("node ", options_.node, " did not find node 0 at ", address()),
+                       .not_found = {concat("node ", options_.node, " did not find node 0 at ", options_.address()),
                                      "; is it started, and does a firewall let that port through?"}});
 }
 
@@ -90,8 +88,8 @@ void NodeStore::check_job() {
                   "); install one version on all hosts"));
   }
   if (job.job_id != options_.job_id) {
-    refuse(concat("the rendezvous at ", address(), " belongs to job '", job.job_id, "', not to job '", options_.job_id,
-                  "'; give each job a --rendezvous of its own"));
+    refuse(concat("the rendezvous at ", options_.address(), " belongs to job '", job.job_id, "', not to job '",
+                  options_.job_id, "'; give each job a --rendezvous of its own"));
   }
   if (job.nodes != options_.nodes) {
     refuse(concat("node 0 says --nnodes ", job.nodes, ", node ", options_.node, " says --nnodes ", options_.nodes));

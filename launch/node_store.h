@@ -60,8 +60,6 @@ class NodeStore final {
  private:
   template <class Call>
   auto ask(Call call);
-  // "HOST:PORT" of node 0.
-  std::string address() const;
   void serve();
   void connect();
   void check_job();

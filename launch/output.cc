@@ -16,6 +16,7 @@
 #include "gradwire/base/environment.h"
 #include "gradwire/base/strings.h"
 #include "launch/launch_error.h"
+#include "launch/pipe.h"
 
 namespace gradwire::launch {
 namespace {
@@ -77,10 +78,8 @@ RankOutput Output::open(int rank) {
   if (rank == static_cast<int>(last_.size())) last_.emplace_back();
   last_.at(rank) = std::make_shared<LastLines>();
   for (const bool is_error : {false, true}) {
-    int ends[2];
-    if (::pipe2(ends, O_CLOEXEC) != 0) throw_errno(concat("cannot make a pipe for the output of rank ", rank));
-    UniqueFd reader(ends[0]);
-    (is_error ? output.err : output.out) = UniqueFd(ends[1]);
+    auto [reader, writer] = make_pipe(concat("for the output of rank ", names_.first_rank + rank));
+    (is_error ? output.err : output.out) = std::move(writer);
     // Non-blocking at this end only: the two ends are separate open files.
     if (::fcntl(reader.get(), F_SETFL, O_NONBLOCK) != 0) throw_errno("cannot make a pipe non-blocking");
     add_stream(rank, std::move(reader), is_error ? err_ : out_, is_error ? last_.at(rank) : nullptr);

@@ -126,7 +126,7 @@ std::optional<ProcessLook> look_at(int pid) {
   const auto end_of_name = text.rfind(')');  // the name may hold anything
   if (end_of_name == std::string::npos) return std::nullopt;
   std::istringstream fields(text.substr(end_of_name + 1));
-  ProcessLook look;
+  ProcessLook look{.pid = pid};
   fields >> look.state;
   constexpr int kBetween = 10;  // from the state to the processor times
   std::string skipped;
@@ -148,7 +148,7 @@ void add_look(observe::ProcessView& view, const ProcessLook& now, const std::opt
   view.seen = true;
   view.state = now.state;
   view.system_call = now.system_call;
-  if (!before || now.time <= before->time) return;
+  if (!before || before->pid != now.pid || now.time <= before->time) return;
   const double seconds = static_cast<double>(now.time - before->time) / 1e9;
   const bool goes_on = std::any_of(now.running.begin(), now.running.end(),
                                    [&](long thread) { return before->running.contains(thread); });

@@ -74,6 +74,12 @@ std::vector<std::string> rank_environment(const JobVariables& job, int local_ran
   return environment.take();
 }
 
+std::vector<std::string> inherited_environment() {
+  std::vector<std::string> environment;
+  for (char** entry = environ; *entry != nullptr; ++entry) environment.emplace_back(*entry);
+  return environment;
+}
+
 std::string own_host_name() {
   char name[256] = {};
   return ::gethostname(name, sizeof(name) - 1) == 0 && name[0] != '\0' ? name : "unknown host";

@@ -38,6 +38,9 @@ struct JobVariables {
 // pure function.
 std::vector<std::string> rank_environment(const JobVariables& job, int local_rank, const char* const* inherited);
 
+// The environment of this process, for a program that is no rank: "NAME=VALUE" entries.
+std::vector<std::string> inherited_environment();
+
 // Returns the name of this host, for texts.
 std::string own_host_name();
 

@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "launch/rank_process.h"
 
-#include <fcntl.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -15,6 +14,7 @@
 #include "gradwire/base/strings.h"
 #include "launch/descriptor_limit.h"
 #include "launch/launch_error.h"
+#include "launch/pipe.h"
 
 namespace gradwire::launch {
 namespace {
@@ -58,9 +58,9 @@ StartFailure become_rank(const RankStart& start, pid_t launcher, char* const* ar
   const std::string reason = std::strerror(failure.error);
   switch (failure.step) {
     case StartFailure::Step::set_up:
-      throw LaunchError(kLaunchFailedExit, concat("cannot set up the process of rank ", start.rank, ": ", reason));
+      throw LaunchError(kLaunchFailedExit, concat("cannot set up the process of ", start.name, ": ", reason));
     case StartFailure::Step::pin:
-      throw LaunchError(kLaunchFailedExit, concat("--pin: cannot pin rank ", start.rank, ": ", reason));
+      throw LaunchError(kLaunchFailedExit, concat("--pin: cannot pin ", start.name, ": ", reason));
     case StartFailure::Step::exec:
       break;
   }
@@ -80,20 +80,14 @@ StartFailure become_rank(const RankStart& start, pid_t launcher, char* const* ar
 RankProcess start_rank(const RankStart& start, const std::function<void(int pidfd)>& watch) {
   const auto argv = pointers_to(start.command);
   const auto envp = pointers_to(start.environment);
-  int ends[2];
   // Closed by a successful exec, so that reading ends then.
-  if (::pipe2(ends, O_CLOEXEC) != 0) throw_errno(concat("cannot make a pipe to start rank ", start.rank));
-  const UniqueFd reader(ends[0]);
-  UniqueFd writer(ends[1]);
+  auto [reader, writer] = make_pipe(concat("to start ", start.name));
   // The child waits until the launcher closes its end.
-  int gate[2];
-  if (::pipe2(gate, O_CLOEXEC) != 0) throw_errno(concat("cannot make a pipe to start rank ", start.rank));
-  const UniqueFd closed_gate(gate[0]);
-  UniqueFd opener(gate[1]);
+  auto [closed_gate, opener] = make_pipe(concat("to start ", start.name));
   const pid_t launcher = ::getpid();
   const std::int64_t started = std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
   const pid_t pid = ::fork();
-  if (pid < 0) throw_errno(concat("cannot start a process for rank ", start.rank));
+  if (pid < 0) throw_errno(concat("cannot start a process for ", start.name));
   if (pid == 0) {
     opener.reset();
     char byte = 0;
@@ -107,7 +101,7 @@ RankProcess start_rank(const RankStart& start, const std::function<void(int pidf
   // Not glibc's pidfd_open(): Debian 12's header does not declare it for C++.
   UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
   try {
-    if (!pidfd) throw_errno(concat("cannot watch rank ", start.rank, " (pidfd_open needs Linux 5.3 or later)"));
+    if (!pidfd) throw_errno(concat("cannot watch ", start.name, " (pidfd_open needs Linux 5.3 or later)"));
     watch(pidfd.get());
   } catch (...) {
     ::kill(pid, SIGKILL);

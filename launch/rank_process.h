@@ -32,9 +32,10 @@ std::string describe(const ProcessEnd& end);
 // "SIGTERM"; "SIG64" for a signal without a name.
 std::string name_of_signal(int signal);
 
-// The program and the resources of a rank to start. The caller keeps the descriptors.
+// The program and the resources of a rank to start, or of another process that the launcher watches. The caller keeps
+// the descriptors.
 struct RankStart {
-  int rank = 0;
+  std::string name;  // "rank 3", for messages
   const std::vector<std::string>& command;
   std::vector<std::string> environment;
   CpuSet cpus;

@@ -32,7 +32,7 @@ pid_t process_of(int pidfd) {
 class StartRank : public ::testing::Test {
  protected:
   RankProcess start(const std::vector<std::string>& command, const std::function<void(int)>& watch) {
-    RankStart start{.rank = 0,
+    RankStart start{.name = "rank 0",
                     .command = command,
                     .environment = {},
                     .cpus = CpuSet(),

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "gradwire/base/deadline.h"
+#include "gradwire/base/strings.h"
 #include "launch/cpu_share.h"
 #include "launch/launch_error.h"
 #include "launch/signal_lines.h"
@@ -58,7 +59,7 @@ RankProcess RankSet::start_one(int rank) {
   const int count = static_cast<int>(commands_->size());
   CpuSet cpus = options_.pin ? CpuSet(share_of_rank(allowed_cpus(), rank, count)) : CpuSet();
   const RankOutput output = output_.open(rank);
-  RankStart start{.rank = first_rank_ + rank,
+  RankStart start{.name = concat("rank ", number_of(rank)),
                   .command = command.command,
                   .environment = command.environment,
                   .cpus = std::move(cpus),
@@ -66,7 +67,7 @@ RankProcess RankSet::start_one(int rank) {
                   .stdout_fd = output.out.get(),
                   .stderr_fd = output.err.get(),
                   .signal_mask = signals_.original_mask()};
-  return start_rank(start, [&](int pidfd) { deaths_.add(rank, pidfd); });
+  return start_rank(start, [&](int pidfd) { deaths_.add(rank, start.name, pidfd); });
 }
 
 ProcessEnd RankSet::reap_rank(int rank) noexcept {

@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // --hosts: one gradwire-run on each host, through ssh or what stands in for it. Here they are like ranks: watched, and
 // stopped when they do not end by themselves. Of an elastic job, the one on the first host begins, and the others join.
-#include <fcntl.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -17,6 +16,7 @@
 #include "launch/job.h"
 #include "launch/launch_error.h"
 #include "launch/output.h"
+#include "launch/pipe.h"
 #include "launch/remote_command.h"
 #include "launch/report.h"
 
@@ -40,11 +40,10 @@ struct Feed {
 };
 
 Feed feed(const std::string& secret) {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) throw_errno("cannot make a pipe to a host");
+  auto [reader, writer] = make_pipe("to a host");
   const std::string line = secret + "\n";
-  Feed made{UniqueFd(ends[0]), UniqueFd(ends[1]), line.size()};
-  if (::write(ends[1], line.data(), line.size()) != static_cast<ssize_t>(line.size())) {
+  Feed made{std::move(reader), std::move(writer), line.size()};
+  if (::write(made.writer.get(), line.data(), line.size()) != static_cast<ssize_t>(line.size())) {
     throw_errno("cannot write to a host");
   }
   return made;
@@ -54,12 +53,6 @@ std::string own_program() {
   std::error_code error;
   const auto path = std::filesystem::read_symlink("/proc/self/exe", error);
   return error ? "gradwire-run" : path.string();
-}
-
-std::vector<std::string> inherited_environment() {
-  std::vector<std::string> environment;
-  for (char** entry = environ; *entry != nullptr; ++entry) environment.emplace_back(*entry);
-  return environment;
 }
 
 // A launcher reads its secret first of all, so one whose secret is there still never ran. ssh reads it in any case.

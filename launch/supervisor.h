@@ -53,7 +53,7 @@ struct JobView {
 // has the phases of a job that fails. In an elastic job, a rank that fails while the job runs is replaced by a new
 // process under the same number.
 //
-// One thread with one poll loop, in which no call blocks.
+// One thread with one poll loop, in which no call blocks, but for ElasticView::answers on a host that has joined.
 class Supervisor {
  public:
   // The arguments outlive the supervisor. When `front_fd` becomes readable, the job is killed at once. Throws

@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // How a newcomer follows the members of an epoch (following_internal.h).
 #include <chrono>
-#include <span>
 #include <utility>
 
 #include "gradwire/base/error.h"
@@ -12,6 +11,7 @@
 #include "gradwire/elastic/epoch_group_internal.h"
 #include "gradwire/elastic/lag_internal.h"
 #include "gradwire/elastic/mirror_group_internal.h"
+#include "gradwire/membership/stored_values.h"
 #include "gradwire/observe/epoch_path.h"
 
 namespace gradwire {
@@ -83,7 +83,7 @@ void Elastic::Impl::do_taped_steps(Member& member, const Epoch& epoch,
   const auto leaves = [this] { return wants_to_leave(); };
   while (!leaves() && follower.player()->wait_for_step(counted_, leaves)) {
     const std::int64_t behind = follower.members_step() - counted_;
-    if (internal::is_far_behind(behind, std::chrono::microseconds(own_us_)) && store_->check(std::span(&next, 1)))
+    if (internal::is_far_behind(behind, std::chrono::microseconds(own_us_)) && membership::is_there(*store_, next))
       throw AbortedError(concat("the members have stopped, and it is ", behind, " steps behind"));
     at.step = counted_;
     do_step(at, step);

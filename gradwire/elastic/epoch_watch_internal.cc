@@ -9,9 +9,9 @@
 
 #include "gradwire/base/deadline.h"
 #include "gradwire/base/strings.h"
-#include "gradwire/membership/event_log.h"
 #include "gradwire/membership/job_store.h"
 #include "gradwire/membership/records.h"
+#include "gradwire/membership/stored_values.h"
 
 namespace gradwire::internal {
 namespace {

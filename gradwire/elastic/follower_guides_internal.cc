@@ -4,13 +4,13 @@
 
 #include <algorithm>
 #include <optional>
-#include <span>
 #include <utility>
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/elastic/epoch_group_internal.h"
 #include "gradwire/elastic/epoch_store_internal.h"
+#include "gradwire/membership/stored_values.h"
 #include "gradwire/observe/epoch_path.h"
 #include "gradwire/store/prefix_store.h"
 
@@ -109,7 +109,7 @@ void FollowerGuides::guide(const membership::Member& member, const membership::E
     return group_of(with_follower, rank, keys, options, name);
   };
   const auto throw_if_gone = [store = store_, key = membership::refused_key(follower.number)] {
-    if (store->check(std::span(&key, 1))) throw PeerError("the newcomer is gone", {});
+    if (membership::is_there(*store, key)) throw PeerError("the newcomer is gone", {});
   };
   const auto keys = std::make_shared<EpochStore>(following_keys(store_, follower.number), throw_if_gone);
   guides_.push_back({follower.number, std::make_unique<Guide>(make_group, keys, snapshot, std::move(tape), traffic_)});

@@ -2,19 +2,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gradwire/elastic/job_details_internal.h"
 
-#include <span>
 #include <sstream>
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/log.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/membership/stored_values.h"
 
 namespace gradwire::internal {
 namespace {
 
 const std::string kKey = "details";
-
-bool are_there(Store& store) { return store.check(std::span(&kKey, 1)); }
 
 std::string named(const std::string& line) { return line.empty() ? "nothing" : line; }
 
@@ -22,7 +20,7 @@ std::string named(const std::string& line) { return line.empty() ? "nothing" : l
 
 void leave_details(Store& store, const std::string& details) noexcept {
   try {
-    if (!are_there(store)) store.set(kKey, details);
+    if (!membership::is_there(store, kKey)) store.set(kKey, details);
   } catch (const std::exception& problem) {
     log::debug(concat("an elastic job has no details for members that differ: ", describe(problem)));
   }
@@ -30,9 +28,10 @@ void leave_details(Store& store, const std::string& details) noexcept {
 
 std::string first_difference(Store& store, const std::string& details) noexcept {
   try {
-    if (!are_there(store)) return "";
+    const auto told = membership::value_of(store, kKey);
+    if (!told) return "";
     std::istringstream here(details);
-    std::istringstream in_the_job(store.get(kKey));
+    std::istringstream in_the_job(*told);
     while (here || in_the_job) {
       std::string mine;
       std::string theirs;

@@ -13,9 +13,11 @@
 #include <cctype>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <future>
 #include <limits>
 #include <span>
+#include <string>
 #include <thread>
 
 #include "gradwire/base/error.h"
@@ -568,6 +570,23 @@ TEST_F(CoordinatorTest, AJournalWithoutALineBegins) {
     EXPECT_FALSE(has_begun(some.journal));
     { Journal journal(some.journal, some.roster); }
     EXPECT_EQ(text_of(some.journal), head);
+  }
+}
+
+// The name of a folder, for example. Who reads a journal again and again goes on after an error of a store.
+TEST_F(CoordinatorTest, AJournalThatCannotBeReadIsAnErrorOfTheStore) {
+  const std::string folder = folder_;
+  const std::function<void()> readers[] = {[&] { has_begun(folder); }, [&] { epoch_in_journal(folder, 1); },
+                                           [&] { course_in_journal(folder); }, [&] { read_membership_log(folder); },
+                                           [&] { restored_store(folder); }};
+  for (const auto& read : readers) {
+    try {
+      read();
+      ADD_FAILURE() << "it was read";
+    } catch (const StoreError& error) {
+      EXPECT_EQ(std::string(error.what()),
+                concat("the journal ", folder, " of the elastic job: cannot be read: Is a directory"));
+    }
   }
 }
 

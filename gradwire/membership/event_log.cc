@@ -2,29 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gradwire/membership/event_log.h"
 
-#include <span>
 #include <utility>
 
-#include "gradwire/base/error.h"
-#include "gradwire/base/strings.h"
+#include "gradwire/membership/stored_values.h"
 #include "gradwire/store/stored_number.h"
 
 namespace gradwire::membership {
-
-std::optional<std::string> value_of(Store& store, const std::string& key, Milliseconds wait) {
-  if (wait.count() == 0) {
-    // check() waits for an answer. A wait() that ends does not tell whether the key or the answer did not come, and
-    // whoever takes a silent store for an empty one says everything again.
-    if (!store.check(std::span(&key, 1))) return std::nullopt;
-    return store.get(key);
-  }
-  try {
-    store.wait(std::span(&key, 1), wait);
-  } catch (const TimeoutError&) {
-    return std::nullopt;
-  }
-  return store.get(key);
-}
 
 EventLog::EventLog(std::shared_ptr<Store> store) : store_(std::move(store)) {}
 

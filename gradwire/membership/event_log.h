@@ -36,9 +36,4 @@ class EventLog {
   const std::shared_ptr<Store> store_;
 };
 
-// The value of `key`, or nothing when it does not come within `wait`. With a `wait` of 0 the answer is the store's: a
-// store that does not answer is an error (the TimeoutError of Store::check()). With a longer one, nothing may also mean
-// that the store did not answer.
-std::optional<std::string> value_of(Store& store, const std::string& key, Milliseconds wait);
-
 }  // namespace gradwire::membership

@@ -3,7 +3,6 @@
 #include "gradwire/membership/host_watch.h"
 
 #include <algorithm>
-#include <span>
 #include <utility>
 #include <vector>
 
@@ -11,6 +10,7 @@
 #include "gradwire/base/process_identity.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/membership/job_store.h"
+#include "gradwire/membership/stored_values.h"
 
 namespace gradwire::membership {
 namespace {
@@ -25,8 +25,6 @@ constexpr Milliseconds kFollow{1000};
 // A look takes no longer, because the same thread gives the host's signs of life: in another store a host reads all
 // events of the job again.
 constexpr Milliseconds kFollowAtOnce{200};
-
-bool has(Store& store, const std::string& key) { return store.check(std::span(&key, 1)); }
 
 // Hosts have the numbers 1, 2, ...; the coordinator's host has none.
 std::string name_of(std::int64_t number) { return std::to_string(number); }
@@ -51,6 +49,7 @@ void HostWatch::follow() {
     store_name_ = std::move(now);
     next_event_ = 1;
     alive_.clear();
+    left_.clear();
     course_ = {};
   }
   const Deadline enough = Deadline::after(kFollowAtOnce);
@@ -82,9 +81,9 @@ void HostWatch::follow() {
 void HostWatch::look_up_drops() {
   for (; !left_.empty(); left_.pop_back()) {
     const std::int64_t member = left_.back();
-    if (why_dropped_ || !has(*store_, dropped_key(member))) continue;
-    const std::string why = store_->get(dropped_key(member));
-    if (why != kDroppedSlow) why_dropped_ = concat("member ", member, " had to leave, because ", why);
+    if (why_dropped_) continue;
+    const std::optional<std::string> why = value_of(*store_, dropped_key(member));
+    if (why && *why != kDroppedSlow) why_dropped_ = concat("member ", member, " had to leave, because ", *why);
   }
 }
 
@@ -102,10 +101,7 @@ void HostWatch::look_for_the_dead(bool has_news) {
   });
 }
 
-std::optional<std::string> HostWatch::ended() {
-  if (!has(*store_, kEndedKey)) return std::nullopt;
-  return store_->get(kEndedKey);
-}
+std::optional<std::string> HostWatch::ended() { return value_of(*store_, kEndedKey); }
 
 void HostWatch::leave() { store_->set(bye_key(host_), "1"); }
 
@@ -126,7 +122,7 @@ std::size_t HostList::present(Milliseconds timeout) {
   std::vector<std::string> hosts;
   for (std::int64_t number = 1; number <= count; ++number) {
     const std::string host = name_of(number);
-    if (!has(*store_, bye_key(host))) hosts.push_back(host);
+    if (!is_there(*store_, bye_key(host))) hosts.push_back(host);
   }
   for (const std::string& silent : beats_.silent(*store_, hosts, timeout)) std::erase(hosts, silent);
   std::erase_if(hosts, [&](const std::string& host) { return beats_.count(host) == 0; });  // a number that no host has

@@ -12,9 +12,13 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
+#include <span>
+#include <string>
 #include <thread>
 #include <utility>
 
+#include "gradwire/base/error.h"
 #include "gradwire/base/process_identity.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/membership/coordinator.h"
@@ -197,6 +201,43 @@ TEST_F(HostWatchTest, AMemberOfAnotherStoreIsFound) {
   const Event event = event_of(*text);
   ASSERT_NE(std::get_if<Died>(&event), nullptr);
   EXPECT_EQ(std::get<Died>(event).member, 1);
+}
+
+// A store that refuses to tell whether a key is there, once it is told to.
+class RefusingStore final : public ForwardingStore {
+ public:
+  explicit RefusingStore(std::shared_ptr<Store> store) : ForwardingStore(std::move(store)) {}
+  std::shared_ptr<Store> clone() override { return std::make_shared<RefusingStore>(underlying()->clone()); }
+  bool check(std::span<const std::string> keys) override {
+    if (keys.front() == refused) throw StoreError("the store is gone");
+    return ForwardingStore::check(keys);
+  }
+
+  std::string refused;
+
+ private:
+  void forward(const std::function<void(Store& store)>& call) override { call(*underlying()); }
+};
+
+// Its number is that of another host's member in the store that came, and that member has to leave.
+TEST_F(HostWatchTest, AMemberOfAStoreThatIsGoneIsNotAskedFor) {
+  const auto refusing = std::make_shared<RefusingStore>(store_);
+  store_->set(kStoreKey, "one");
+  HostWatch watch(refusing);
+  EventLog log(store_);
+  ASSERT_EQ(log.append(Joined{kFarAway, "1", "net", watch.host()}), 1);
+  log.append(Left{1});
+  refusing->refused = dropped_key(1);
+  EXPECT_THROW(watch.look_for_the_dead(/*has_news=*/true), StoreError);
+  refusing->refused = "";
+  for (int number = 1; number <= 2; ++number) store_->delete_key(event_key(number));
+  store_->set(kEventsEndKey, "0");
+  store_->set(kStoreKey, "another");
+  ASSERT_EQ(log.append(Joined{kFarAway, "1", "net", "another host"}), 1);
+  store_->set(dropped_key(1), "it and member 2 do not reach each other");
+  watch.look_for_the_dead(/*has_news=*/true);
+  ASSERT_TRUE(watch.has_read_all());
+  EXPECT_EQ(watch.why_dropped(), std::nullopt);
 }
 
 // A store at the end of a long link.

@@ -8,9 +8,9 @@
 #include "gradwire/base/environment.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
-#include "gradwire/membership/event_log.h"
 #include "gradwire/membership/patient_store.h"
 #include "gradwire/membership/records.h"
+#include "gradwire/membership/stored_values.h"
 #include "gradwire/store/file_store.h"
 #include "gradwire/store/prefix_store.h"
 #include "gradwire/store/secret.h"
@@ -30,7 +30,7 @@ std::shared_ptr<Store> job_part(std::shared_ptr<Store> whole) {
 
 std::string key_in_whole(const std::string& key) { return concat(kPart, "/", key); }
 
-std::string name_of_job_store(Store& job) { return value_of(job, kStoreKey, Milliseconds(0)).value_or(""); }
+std::string name_of_job_store(Store& job) { return value_of(job, kStoreKey).value_or(""); }
 
 std::string job_address(const std::string& host, std::uint16_t port) {
   const bool ipv6 = host.find(':') != std::string::npos;

@@ -12,6 +12,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <ios>
 #include <iterator>
 #include <map>
 #include <optional>
@@ -45,7 +46,11 @@ std::string head_of(const RosterOptions& options) {
 std::string text_of(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   if (!in) fail(path, "cannot be read");
-  return {std::istreambuf_iterator<char>(in), {}};
+  try {
+    return {std::istreambuf_iterator<char>(in), {}};
+  } catch (const std::ios_base::failure& problem) {
+    fail(path, concat("cannot be read: ", problem.code().message()));
+  }
 }
 
 // The complete lines.

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <span>
 #include <thread>
 #include <utility>
 
@@ -16,6 +15,7 @@
 #include "gradwire/base/process_identity.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/membership/patient_store.h"
+#include "gradwire/membership/stored_values.h"
 #include "gradwire/store/stored_number.h"
 
 namespace gradwire::membership {
@@ -47,6 +47,12 @@ std::string machine_here() {
   }
 }
 
+// Whether the store does not hold what was told under this number. In a store that came instead of another one, the
+// number may be that of another event.
+bool is_lost(const Event& event, std::int64_t number, EventLog& log) {
+  return log.read(number, Milliseconds(0)) != to_text(event);
+}
+
 PeerError state_is_lost_error() {
   return PeerError(concat("Elastic::run(): ", kStateIsLost, "; start the job again from a checkpoint"), {});
 }
@@ -76,7 +82,7 @@ Member::Member(std::shared_ptr<Store> store, std::string program, Milliseconds t
 void Member::give_up_joining(EventLog& log) noexcept {
   try {
     // In another store the number may be that of another member.
-    if (log.read(told_number_, Milliseconds(0)) != to_text(told_)) return;
+    if (is_lost(told_.event, told_.number, log)) return;
     log.append(Died{number_, "gave up before the coordinator knew it"});
   } catch (const std::exception& error) {
     log::warn(concat("a member could not tell its elastic job that it gave up joining: ", error.what()));
@@ -107,17 +113,21 @@ bool Member::be_admitted() {
 }
 
 void Member::tell(const Event& event, EventLog& log) {
-  told_ = event;
-  told_number_ = log.append(event);
-  if (std::holds_alternative<Joined>(event)) number_ = told_number_;
+  tell_beginning_again_if_lost(log);
+  told_ = {event, log.append(event)};
+  if (std::holds_alternative<Joined>(event)) number_ = told_.number;
 }
 
 bool Member::tell_again_if_lost(EventLog& log) {
-  if (log.read(told_number_, Milliseconds(0)) == to_text(told_)) return false;
+  if (!is_lost(told_.event, told_.number, log)) return false;
   log::info(
       concat("member ", number_, " of the elastic job tells the coordinator again what the job's store has lost"));
-  tell(Event(told_), log);
+  tell(Event(told_.event), log);
   return true;
+}
+
+void Member::tell_beginning_again_if_lost(EventLog& log) {
+  if (began_ && is_lost(began_->event, began_->number, log)) began_->number = log.append(began_->event);
 }
 
 std::optional<std::string> Member::wait_for(const std::function<std::string()>& key) {
@@ -129,17 +139,16 @@ std::optional<std::string> Member::wait_for(const std::function<std::string()>& 
   while (true) {
     const Milliseconds look = long_wait.expired() ? kSeldomLook : kLook;
     if (std::optional<std::string> value = value_of(*store_, key(), std::min(look, deadline.remaining()))) return value;
-    const std::string refused = refused_key(number_);
-    if (store_->check(std::span(&refused, 1))) {
+    if (const auto why = value_of(*store_, refused_key(number_))) {
       if (next_ == 0 && tell_again_if_lost()) continue;  // it was another process that was refused
       out_ = true;
-      throw PeerError(concat("member ", number_, " of the elastic job was refused: ", store_->get(refused)), {});
+      throw PeerError(concat("member ", number_, " of the elastic job was refused: ", *why), {});
     }
     if (was_dropped() || (gives_up_ && gives_up_())) return std::nullopt;
     throw_if_interrupted("waiting for an epoch of the elastic job");
     if (deadline.expired()) {
       // The coordinator itself waits, for a member that may hang, and decides without it then.
-      if (const auto granted = value_of(*store_, patience_key(next_ - 1), Milliseconds(0));
+      if (const auto granted = value_of(*store_, patience_key(next_ - 1));
           granted && !granted->empty() && *granted != patience) {
         patience = *granted;
         deadline = Deadline::after(patience_of(patience) + kToDecide);
@@ -180,6 +189,7 @@ std::optional<Epoch> Member::meet() {
     };
     if (std::none_of(epoch.members.begin(), epoch.members.end(), mine)) continue;
     epoch_ = std::move(epoch);
+    began_.reset();
     waits_ = false;
     return epoch_;
   }
@@ -188,14 +198,14 @@ std::optional<Epoch> Member::meet() {
 std::optional<Epoch> Member::wait_to_follow() {
   if (!be_admitted()) return std::nullopt;
   const std::string key = followed_key(number_);
-  if (!store_->check(std::span(&key, 1))) return std::nullopt;
-  followed_ = stored_number(key, store_->get(key));
+  const std::optional<std::string> followed = value_of(*store_, key);
+  if (!followed) return std::nullopt;
+  followed_ = stored_number(key, *followed);
   if (followed_ == 0) return std::nullopt;
-  const std::string refused = refused_key(number_);
   const Deadline deadline = Deadline::after(timeout_);
   while (!value_of(*store_, follow_from_key(number_), kLook)) {
     // When it was refused, meet() will say why.
-    if (followed_epoch_ends() || store_->check(std::span(&refused, 1)) || deadline.expired() ||
+    if (followed_epoch_ends() || is_there(*store_, refused_key(number_)) || deadline.expired() ||
         (gives_up_ && gives_up_()))
       return std::nullopt;
     throw_if_interrupted("waiting to follow an epoch of the elastic job");
@@ -207,8 +217,7 @@ std::optional<Epoch> Member::wait_to_follow() {
 
 bool Member::followed_epoch_ends() {
   const std::array<std::string, 3> ends{epoch_key(followed_ + 1), lost_key(followed_), change_key(followed_)};
-  return std::any_of(ends.begin(), ends.end(),
-                     [&](const std::string& end) { return store_->check(std::span(&end, 1)); });
+  return std::any_of(ends.begin(), ends.end(), [&](const std::string& end) { return is_there(*store_, end); });
 }
 
 void Member::caught_up() {
@@ -216,9 +225,8 @@ void Member::caught_up() {
 }
 
 std::optional<EpochMember> Member::follower(std::int64_t n) {
-  const std::string key = follower_key(epoch_.number, n);
-  if (!store_->check(std::span(&key, 1))) return std::nullopt;
-  return epoch_member_of(store_->get(key));
+  const std::optional<std::string> text = value_of(*store_, follower_key(epoch_.number, n));
+  return text ? std::optional(epoch_member_of(*text)) : std::nullopt;
 }
 
 void Member::ready_for(std::int64_t follower, std::int64_t step) {
@@ -231,7 +239,7 @@ void Member::ready_for(std::int64_t follower, std::int64_t step) {
 
 bool Member::follows_from(std::int64_t follower, std::int64_t step) {
   const std::string key = follow_from_key(follower);
-  const std::optional<std::string> from = value_of(*store_, key, Milliseconds(0));
+  const std::optional<std::string> from = value_of(*store_, key);
   return from && step == stored_number(key, *from);
 }
 
@@ -244,14 +252,16 @@ int Member::rank() const {
   return static_cast<int>(place - epoch_.members.begin());
 }
 
-void Member::began(std::int64_t step) { log_.append(Began{number_, epoch_.number, step}); }
+void Member::began(std::int64_t step) {
+  const Event event = Began{number_, epoch_.number, step};
+  began_ = {event, log_.append(event)};
+}
 
 void Member::reached(std::int64_t step) { log_.append(Reached{number_, epoch_.number, step}); }
 
 bool Member::stops_before(std::int64_t step, std::int64_t boundary) {
   if (!change_wanted_) {
-    const std::string key = change_key(epoch_.number);
-    change_wanted_ = store_->check(std::span(&key, 1));
+    change_wanted_ = is_there(*store_, change_key(epoch_.number));
     if (!change_wanted_) return false;
   }
   // What was agreed is said again to a store that has lost it.
@@ -262,19 +272,15 @@ bool Member::stops_before(std::int64_t step, std::int64_t boundary) {
 }
 
 std::optional<SlowRule> Member::slow_rule() {
-  const std::string key = kSlowRuleKey;
-  if (!store_->check(std::span(&key, 1))) return std::nullopt;
-  return slow_rule_of(store_->get(key));
+  const std::optional<std::string> text = value_of(*store_, kSlowRuleKey);
+  return text ? std::optional(slow_rule_of(*text)) : std::nullopt;
 }
 
 void Member::report_slow(const membership::SlowRank& slow, bool drop, const std::string& host) {
   log_.append(Slow{number_, epoch_.number, slow.step, slow.own_us, slow.others_us, drop, host});
 }
 
-bool Member::was_dropped() {
-  const std::string key = dropped_key(number_);
-  return store_->check(std::span(&key, 1));
-}
+bool Member::was_dropped() { return is_there(*store_, dropped_key(number_)); }
 
 std::string Member::why_dropped() {
   std::string why = store_->get(dropped_key(number_));
@@ -292,6 +298,7 @@ void Member::leave() { leave(log_); }
 
 void Member::leave(EventLog& log) {
   out_ = true;
+  tell_beginning_again_if_lost(log);
   if (next_ == 0) {
     give_up_joining(log);
   } else if (fails_) {

@@ -20,7 +20,8 @@
 namespace gradwire::membership {
 
 // The job may get another store behind `store`, with what the journal knew of the old one: what this member had told
-// the coordinator and the journal lacks is told again while the member waits.
+// the coordinator and the journal lacks is told again while the member waits, and that it began an epoch as it leaves
+// the epoch.
 //
 // One thread at a time uses the object. All methods throw what the store throws. A method that waits for the
 // coordinator waits as long as `timeout`, and throws TimeoutError then; it waits longer where the coordinator itself
@@ -125,21 +126,28 @@ class Member {
   void end_job(const Event& last, const char* what);
   // The value of the key that `key` names; nothing when this member was dropped, or `gives_up` ended the wait.
   std::optional<std::string> wait_for(const std::function<std::string()>& key);
+  // What was told, and the number of the event.
+  struct Told {
+    Event event;
+    std::int64_t number = 0;
+  };
   // Tells the coordinator.
   void tell(const Event& event) { tell(event, log_); }
   void tell(const Event& event, EventLog& log);
-  // Tells the last event again when the store has lost it. In the store that came instead, the number of the event may
-  // be that of another one. Returns whether it did.
+  // Tells the last event again when the store has lost it. Returns whether it did.
   bool tell_again_if_lost() { return tell_again_if_lost(log_); }
   bool tell_again_if_lost(EventLog& log);
+  // Tells again that this member began the present epoch, where the store has lost that: the job is not at its
+  // beginning any more, and who plays it again needs the epoch.
+  void tell_beginning_again_if_lost(EventLog& log);
 
   const std::shared_ptr<Store> store_;
   const Milliseconds timeout_;
   const std::function<bool()> gives_up_;
   EventLog log_;
   OwnerProcess owner_;
-  Event told_;                    // the last event
-  std::int64_t told_number_ = 0;  // its number
+  Told told_;                  // the last event for whose effect this member waits
+  std::optional<Told> began_;  // of the present epoch, until the next one
   const std::string identity_;
   const std::string host_;
   std::int64_t number_ = 0;

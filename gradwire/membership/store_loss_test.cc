@@ -22,6 +22,7 @@
 #include "gradwire/membership/host_watch.h"
 #include "gradwire/membership/member.h"
 #include "gradwire/membership/patient_store.h"
+#include "gradwire/membership/stored_values.h"
 #include "gradwire/store/tcp_store.h"
 #include "tests/support/ended_process.h"
 #include "tests/support/temporary_folder.h"
@@ -103,6 +104,29 @@ class StoreLossTest : public ::testing::Test {
     const std::int64_t number = EventLog(server_).noted_end() + 1;
     EXPECT_TRUE(value_of(*server_, event_key(number), kLong));
     return number;
+  }
+
+  // The same two, which have begun the first step. The store is lost before the coordinator has read that.
+  std::pair<std::unique_ptr<Member>, std::unique_ptr<Member>> two_whose_beginning_is_lost() {
+    run();
+    auto members = two_that_meet();
+    stop_running();
+    settle();
+    members.first->began(0);
+    members.second->began(0);
+    lose_and_start();
+    return members;
+  }
+  // Who plays the job again finds that its first epoch began.
+  void expect_beginning() {
+    stop_running();
+    settle();
+    EXPECT_TRUE(coordinator_->roster().begun);
+    const std::vector<PlayedEpoch> played = read_membership_log(journal());
+    ASSERT_EQ(played.size(), 1U);
+    EXPECT_EQ(played.front().number, 1);
+    EXPECT_EQ(played.front().first_step, 0);
+    EXPECT_EQ(played.front().members.size(), 2U);
   }
 
   const test_support::TemporaryFolder scratch_;
@@ -257,6 +281,31 @@ TEST_F(StoreLossTest, TheEndThatTheCoordinatorHadNotReadIsToldAgain) {
   ends.get();
   stop_running();
   EXPECT_TRUE(coordinator_->roster().finished);
+}
+
+// A word after which a member does not wait, but trains: it is told again as the member leaves the epoch.
+TEST_F(StoreLossTest, ABeginningThatTheCoordinatorHadNotReadIsToldBeforeTheNextEpoch) {
+  const auto [a, b] = two_whose_beginning_is_lost();
+  run();
+  auto meets = meet(*a);
+  const auto epoch = b->meet();
+  ASSERT_TRUE(epoch && meets.get());
+  EXPECT_EQ(epoch->number, 2);
+  EXPECT_FALSE(epoch->fresh) << "the job is not at its beginning any more";
+  expect_beginning();
+}
+
+TEST_F(StoreLossTest, ABeginningThatTheCoordinatorHadNotReadIsToldBeforeTheEnd) {
+  const auto [a, b] = two_whose_beginning_is_lost();
+  run();
+  a->done();
+  expect_beginning();
+}
+
+TEST_F(StoreLossTest, ABeginningThatTheCoordinatorHadNotReadIsToldByWhoLeaves) {
+  const auto [a, b] = two_whose_beginning_is_lost();
+  a->leave();
+  expect_beginning();
 }
 
 // The numbers of events that were lost go to other events.

@@ -123,7 +123,8 @@ class ElasticRecord {
   // The members that finished hold the bits of the serial program that does each step with the ranks of the journal.
   void expect_serial_bits(const SerialProgram& program = {}) const {
     const std::vector<std::vector<std::string>> hosts = hosts_of(journal(), steps_);
-    EXPECT_EQ(std::count(hosts.begin(), hosts.end(), std::vector<std::string>()), 0);
+    ASSERT_EQ(std::count(hosts.begin(), hosts.end(), std::vector<std::string>()), 0)
+        << "no epoch of the journal has it";
     const auto expected = serial_parameters(hosts, program);
     const auto ends = finals();
     EXPECT_FALSE(ends.empty());

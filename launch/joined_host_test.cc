@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
 // A host of an elastic job whose store is lost: before the last step it stops its ranks, after it they go on.
-#include "launch/elastic_hosts.h"
+#include "launch/joined_host.h"
 
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -16,10 +16,11 @@
 #include "gradwire/base/process_identity.h"
 #include "gradwire/membership/event_log.h"
 #include "gradwire/membership/records.h"
+#include "launch/elastic_server.h"
 #include "launch/free_port.h"
 #include "launch/launch_error.h"
 
-namespace gradwire::launch::elastic_hosts_test {
+namespace gradwire::launch::joined_host_test {
 namespace {
 
 constexpr Milliseconds kHeartbeat{4000};
@@ -122,4 +123,4 @@ TEST_F(JoinedHostTest, AfterTheLastStepTheRanksMaySaveTheirResults) {
 }
 
 }  // namespace
-}  // namespace gradwire::launch::elastic_hosts_test
+}  // namespace gradwire::launch::joined_host_test
