@@ -13,6 +13,7 @@
 #include <array>
 #include <memory>
 
+#include "gradwire/base/address.h"
 #include "gradwire/base/os_handles.h"
 #include "gradwire/base/process_identity.h"
 #include "gradwire/membership/event_log.h"
@@ -46,8 +47,8 @@ class CoordinatorProcessTest : public LauncherTest {
   // The same for a launcher that holds the job.
   void serve() {
     const std::uint16_t port = find_free_port(PortScope::loopback);
-    start_with_pipe({"", "--elastic", "1:2", "-n", "2", "--serve", membership::job_address("127.0.0.1", port),
-                     "--membership-log", scratch("journal")});
+    start_with_pipe({"", "--elastic", "1:2", "-n", "2", "--serve", host_and_port("127.0.0.1", port), "--membership-log",
+                     scratch("journal")});
     store_ = membership::open_job_store(membership::job_place("127.0.0.1", port));
     begin_first_epoch();
   }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "gradwire/base/address.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/membership/job_store.h"
 #include "launch/elastic_keys.h"
@@ -19,7 +20,7 @@ constexpr Milliseconds kLeastAnswerTime{1000};
 constexpr Milliseconds kAnswerTime{3000};
 
 std::shared_ptr<Store> connect(const NodeOptions& node, const std::string& secret, SignalQueue& signals) {
-  const std::string address = membership::job_address(node.host, node.port);
+  const std::string address = host_and_port(node.host, node.port);
   const auto check = [&] {
     if (const auto signal = signals.next_that_ends())
       throw LaunchError(128 + *signal, "interrupted before the job was found");
@@ -38,14 +39,14 @@ std::shared_ptr<Store> connect(const NodeOptions& node, const std::string& secre
 void require_same_version(const NodeOptions& node, const std::string& version) {
   if (version == GRADWIRE_VERSION) return;
   throw LaunchError(kHostsFailedExit,
-                    concat("the job at ", membership::job_address(node.host, node.port), " runs gradwire ", version,
+                    concat("the job at ", host_and_port(node.host, node.port), " runs gradwire ", version,
                            ", and this host gradwire ", GRADWIRE_VERSION, "; install one version on all hosts"));
 }
 
 void require_same_job(const NodeOptions& node, const std::string& job_id) {
   if (node.job_id.empty() || node.job_id == job_id) return;
-  throw LaunchError(kHostsFailedExit, concat("the job at ", membership::job_address(node.host, node.port), " is '",
-                                             job_id, "', and this host was started with --job-id ", node.job_id));
+  throw LaunchError(kHostsFailedExit, concat("the job at ", host_and_port(node.host, node.port), " is '", job_id,
+                                             "', and this host was started with --job-id ", node.job_id));
 }
 
 }  // namespace

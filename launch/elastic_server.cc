@@ -6,6 +6,7 @@
 #include <exception>
 #include <thread>
 
+#include "gradwire/base/address.h"
 #include "gradwire/base/deadline.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/membership/job_store.h"
@@ -21,7 +22,7 @@ constexpr Milliseconds kMoment{50};
 // How long the hosts have to leave once the job has ended; less with a short heartbeat timeout.
 constexpr Milliseconds kHostsLeaveTime{10000};
 
-std::string address_of(const NodeOptions& node) { return membership::job_address(node.host, node.port); }
+std::string address_of(const NodeOptions& node) { return host_and_port(node.host, node.port); }
 
 std::shared_ptr<Store> serve(const NodeOptions& node, const std::string& secret,
                              const std::map<std::string, std::string>& contents) {

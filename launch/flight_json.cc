@@ -254,8 +254,9 @@ std::vector<RankTable> read_flight_folder(const std::string& folder, std::vector
     const std::string name = entry.path().filename().string();
     if (!entry.is_regular_file()) continue;
     const bool has_lines = name.starts_with("rank-") && name.ends_with(".jsonl");
-    // A checkpoint of the job, say.
-    if (!has_lines && entry.file_size() > observe::flight_file_bytes()) continue;
+    // A checkpoint of the job, say, or a file that its writer has renamed since.
+    std::error_code gone;
+    if (!has_lines && entry.file_size(gone) > observe::flight_file_bytes()) continue;
     const std::string text = read_file(entry.path());
     if (has_lines) {
       try {
@@ -272,7 +273,7 @@ std::vector<RankTable> read_flight_folder(const std::string& folder, std::vector
       if (!table) continue;
       tables.push_back(*std::move(table));
     }
-    if (const auto written = entry.last_write_time(); tables.size() == 1 || written > newest) {
+    if (const auto written = entry.last_write_time(gone); tables.size() == 1 || written > newest) {
       newest = written;
       world = tables.back().world;
       run = tables.back().run;

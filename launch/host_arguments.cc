@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "gradwire/base/address.h"
 #include "gradwire/base/strings.h"
-#include "gradwire/membership/job_store.h"
 #include "launch/options.h"
 
 namespace gradwire::launch {
@@ -14,7 +14,7 @@ namespace {
 
 // What makes the launcher on host `node` a part of the job.
 std::vector<std::string> arguments_for_job(const Options& options, int node) {
-  const std::string address = membership::job_address(options.node.host, options.node.port);
+  const std::string address = host_and_port(options.node.host, options.node.port);
   if (!options.elastic) {
     return {"--nnodes",       std::to_string(options.node.nodes),
             "--node-rank",    std::to_string(node),

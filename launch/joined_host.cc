@@ -6,6 +6,7 @@
 #include <exception>
 #include <utility>
 
+#include "gradwire/base/address.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/membership/job_store.h"
 #include "gradwire/membership/stored_values.h"
@@ -39,12 +40,11 @@ std::string JoinedHost::talk_to_the_store() {
   // A store that was started again from the journal lacks the run, and nothing else tells this host so.
   job_.store->compare_set(kRunKey, "", job_.run_id);
   const auto why = watch_->ended();
-  return why ? concat("the job at ", membership::job_address(node_.host, node_.port), " has ended: ", *why) : "";
+  return why ? concat("the job at ", host_and_port(node_.host, node_.port), " has ended: ", *why) : "";
 }
 
 void JoinedHost::run() {
-  StoreSilence silence(membership::job_address(node_.host, node_.port), node_.heartbeat_timeout,
-                       Deadline::Clock::now());
+  StoreSilence silence(host_and_port(node_.host, node_.port), node_.heartbeat_timeout, Deadline::Clock::now());
   Deadline next_talk = Deadline::after(Milliseconds(0));
   while (const auto orders = mailbox_.take_orders()) {
     HostMailbox::Findings found{.has_talked = orders->asks || next_talk.expired()};

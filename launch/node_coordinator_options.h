@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <string>
 
-#include "gradwire/membership/job_store.h"
+#include "gradwire/base/address.h"
 
 namespace gradwire::launch {
 
@@ -27,7 +27,7 @@ struct NodeCoordinatorOptions {
   std::chrono::milliseconds heartbeat_timeout{};
 
   // "HOST:PORT" of node 0's store.
-  std::string address() const { return membership::job_address(host, port); }
+  std::string address() const { return host_and_port(host, port); }
 };
 
 }  // namespace gradwire::launch

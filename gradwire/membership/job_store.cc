@@ -5,6 +5,7 @@
 #include <charconv>
 #include <utility>
 
+#include "gradwire/base/address.h"
 #include "gradwire/base/environment.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
@@ -32,12 +33,7 @@ std::string key_in_whole(const std::string& key) { return concat(kPart, "/", key
 
 std::string name_of_job_store(Store& job) { return value_of(job, kStoreKey).value_or(""); }
 
-std::string job_address(const std::string& host, std::uint16_t port) {
-  const bool ipv6 = host.find(':') != std::string::npos;
-  return concat(ipv6 ? "[" : "", host, ipv6 ? "]:" : ":", port);
-}
-
-std::string job_place(const std::string& host, std::uint16_t port) { return concat(kTcp, job_address(host, port)); }
+std::string job_place(const std::string& host, std::uint16_t port) { return concat(kTcp, host_and_port(host, port)); }
 
 std::shared_ptr<Store> open_job_store(const std::string& place, Milliseconds patience) {
   if (!place.starts_with(kTcp)) return job_part(std::make_shared<FileStore>(place));

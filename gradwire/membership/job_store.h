@@ -27,9 +27,7 @@ std::string key_in_whole(const std::string& key);
 // Throws what the store throws.
 std::string name_of_job_store(Store& job);
 
-// "HOST:PORT", with brackets around a numeric IPv6 address.
-std::string job_address(const std::string& host, std::uint16_t port);
-// "tcp://HOST:PORT", the place of the store that is served at that address.
+// "tcp://HOST:PORT", the place of the store that is served at that address (host_and_port()).
 std::string job_place(const std::string& host, std::uint16_t port);
 
 }  // namespace gradwire::membership

@@ -9,6 +9,7 @@
 #include <optional>
 #include <utility>
 
+#include "gradwire/base/address.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/mutex.h"
 #include "gradwire/base/strings.h"
@@ -226,7 +227,7 @@ class TcpStore::Impl {
     throw StoreError(concat(name(), ": the server's reply to ", operation, " does not fit the request"));
   }
 
-  std::string name() const { return concat("TcpStore ", host, ":", port); }
+  std::string name() const { return concat("TcpStore ", host_and_port(host, port)); }
 
   const std::string host;
   const std::uint16_t port;

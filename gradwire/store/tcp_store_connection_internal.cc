@@ -9,6 +9,7 @@
 #include <system_error>
 #include <utility>
 
+#include "gradwire/base/address.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/interrupt.h"
 #include "gradwire/base/strings.h"
@@ -95,7 +96,7 @@ class GRADWIRE_HIDDEN TcpStoreConnection::Impl final {
   }
 
  private:
-  std::string name() const { return concat("TcpStore ", host_, ":", port_); }
+  std::string name() const { return concat("TcpStore ", host_and_port(host_, port_)); }
 
   [[noreturn]] void fail_strange() const {
     throw StoreError(concat(name(), ": the server's reply is malformed; is another program listening there?"));
@@ -252,12 +253,12 @@ TcpStoreConnection::TcpStoreConnection(const std::string& host, std::uint16_t po
   try {
     impl_ = std::make_unique<Impl>(host, port, secret);
   } catch (const std::system_error& problem) {  // out of descriptors
-    throw ResourceError(concat("TcpStore ", host, ":", port, ": cannot make a connection: ", problem.what()));
+    throw ResourceError(concat("TcpStore ", host_and_port(host, port), ": cannot make a connection: ", problem.what()));
   }
   try {
     impl_->connect(deadline, retry, reports);
   } catch (const std::system_error& problem) {  // of the thread that looks the name up
-    throw ResourceError(concat("TcpStore ", host, ":", port, ": cannot connect: ", problem.what()));
+    throw ResourceError(concat("TcpStore ", host_and_port(host, port), ": cannot connect: ", problem.what()));
   }
 }
 

@@ -225,6 +225,12 @@ TEST(TcpStoreTest, AnInterruptedThreadStopsWaiting) {
   expect_interruptible([&] { TcpStore(client_of(server.port())); });
 }
 
+TEST(TcpStoreTest, ANumericAddressOfIpv6HasItsBracketsInMessages) {
+  const std::uint16_t nobody = free_port();
+  const auto text = message_of<Error>([&] { TcpStore({.host = "::1", .port = nobody, .timeout = Milliseconds(200)}); });
+  EXPECT_TRUE(contains(text, "TcpStore [::1]:" + std::to_string(nobody))) << text;
+}
+
 TEST(TcpStoreTest, APortInUseIsOneClearSentence) {
   TcpStore server({.is_server = true});
   const auto text = message_of<StoreError>([&] { TcpStore({.port = server.port(), .is_server = true}); });
