@@ -49,7 +49,7 @@ void all_send_first(const World& world) {
         EXPECT_EQ(status.bytes, bytes);
         EXPECT_EQ(difference(buffer.data(), message(peer, context.rank(), bytes, bytes), DType::u8), "");
       }
-      for (const auto& send : sends) finish(send);
+      for (const auto& send : sends) EXPECT_EQ(finish(send).bytes, bytes);
     }
   });
 }
