@@ -74,13 +74,17 @@ void claim_rank(Store& store, std::string_view backend, int rank, int size) {
   const std::string agreed = store.compare_set("group", "", mine);
   const std::string process = process_identity();
   std::string problem;
+  std::string registered;
   if (agreed != mine) {
     problem = concat("rank ", rank, " was started with ", mine, ", another rank with ", agreed);
-  } else if (store.compare_set(concat("rank/", rank), "", process) != process) {
-    problem = concat("two ranks were started with the number ", rank, " (of ", size, ")");
+  } else {
+    // First, so that the death of a rank that has its number is noticed. Another process that has it stays registered.
+    registered = store.compare_set(process_key(rank), "", process);
+    if (store.compare_set(concat("rank/", rank), "", process) != process)
+      problem = concat("two ranks were started with the number ", rank, " (of ", size, ")");
   }
   if (!problem.empty()) throw MismatchError(concat("rendezvous failed: ", problem, ", ", kOrEarlier));
-  register_rank(store, rank);
+  if (registered != process) register_rank(store, rank);
 }
 
 void register_rank(Store& store, int rank) { store.set(process_key(rank), process_identity()); }

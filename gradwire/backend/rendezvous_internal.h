@@ -42,7 +42,7 @@ class LookPause {
 void claim_backend(const std::vector<std::shared_ptr<Store>>& places, std::string_view what, int rank,
                    const std::string& backend);
 
-// Takes the number `rank` of `size` ranks that meet in this store over `backend`, and calls register_rank(). Throws
+// Takes the number `rank` of `size` ranks that meet in this store over `backend`, and registers the rank. Throws
 // MismatchError where another rank, or a group that met in this store before, has the number, another world size or
 // another backend: the ranks would wait for ever for ranks that never come.
 void claim_rank(Store& store, std::string_view backend, int rank, int size);

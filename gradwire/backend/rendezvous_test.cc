@@ -9,10 +9,12 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gradwire/backend/registry.h"
 #include "gradwire/base/error.h"
+#include "gradwire/store/forwarding_store.h"
 #include "gradwire/store/hash_store.h"
 #include "gradwire/store/prefix_store.h"
 #include "tests/support/ended_process.h"
@@ -66,6 +68,38 @@ TEST(Rendezvous, ANumberIsTakenOnceThoughTheStoreRepeatsItsCalls) {
   EXPECT_THROW(rendezvous::claim_rank(*store, "shm", 0, 2), MismatchError);
   EXPECT_THROW(rendezvous::claim_rank(*store, "shm", 2, 3), MismatchError);
   EXPECT_THROW(rendezvous::claim_rank(*store, "ucx", 1, 2), MismatchError);
+}
+
+// Fails after a number of calls, as the store does of a rank that is killed then.
+class StoreOfAKilledRank final : public ForwardingStore {
+ public:
+  StoreOfAKilledRank(std::shared_ptr<Store> store, int calls) : ForwardingStore(std::move(store)), calls_(calls) {}
+  std::shared_ptr<Store> clone() override { throw InternalError("not needed"); }
+
+ protected:
+  void forward(const std::function<void(Store& store)>& call) override {
+    if (calls_-- == 0) throw StoreError("killed");
+    call(*underlying());
+  }
+
+ private:
+  int calls_;
+};
+
+TEST(Rendezvous, ARankThatHasTakenItsNumberHasSaidWhichProcessItIs) {
+  bool claimed = false;
+  for (int calls = 0; !claimed; ++calls) {
+    const auto store = std::make_shared<HashStore>();
+    StoreOfAKilledRank killed(store, calls);
+    try {
+      rendezvous::claim_rank(killed, "shm", 1, 2);
+      claimed = true;
+    } catch (const StoreError&) {
+    }
+    const bool has_number = store->check(std::vector<std::string>{"rank/1"});
+    EXPECT_TRUE(!has_number || !rendezvous::process_of(*store, 1).empty()) << "killed after " << calls << " calls";
+    EXPECT_LT(calls, 10);
+  }
 }
 
 TEST(Rendezvous, RanksThatNameOtherBackendsAreToldWhereverTheyWait) {

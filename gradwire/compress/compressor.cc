@@ -17,9 +17,15 @@ namespace {
 
 void require_within(std::span<const Segment> segments, std::size_t count) {
   for (const Segment& segment : segments) {
-    if (segment.offset <= count && segment.count <= count - segment.offset) continue;
-    throw InvalidArgument(concat("compressor: parameter '", segment.name, "' has ", segment.count, " values from ",
-                                 segment.offset, ", but there are ", count));
+    if (segment.offset > count || segment.count > count - segment.offset) {
+      throw InvalidArgument(concat("compressor: parameter '", segment.name, "' has ", segment.count, " values from ",
+                                   segment.offset, ", but there are ", count));
+    }
+    const std::size_t whole = segment.of_parameter();
+    if (segment.first > whole || segment.count > whole - segment.first) {
+      throw InvalidArgument(concat("compressor: a part of parameter '", segment.name, "' has ", segment.count,
+                                   " values from ", segment.first, " of the parameter, which has ", whole));
+    }
   }
 }
 

@@ -70,9 +70,11 @@ Deadline lock_deadline(Deadline deadline) {
 // A copy of the data, brought up to date from the file before each operation.
 class FileStore::Impl {
  public:
-  Impl(FileLog log, int world_size) : world_size(world_size), path(log.path()), log_(std::move(log)) {
+  Impl(FileLog log, int world_size, Milliseconds limit)
+      : world_size(world_size), path(log.path()), timeout(limit), log_(std::move(log)) {
+    store_internal::require_timeout("FileStore", limit);
     MutexLock lock(mutex_);
-    refresh(Deadline::after(timeout));
+    refresh(Deadline::after(limit));
   }
 
   // The same file, which this process reads from its begin.
@@ -81,7 +83,7 @@ class FileStore::Impl {
     MutexLock lock(mutex_);
     FileLog log = log_;
     log.rewind();
-    return std::make_unique<Impl>(std::move(log), world_size);
+    return std::make_unique<Impl>(std::move(log), world_size, timeout);
   }
 
   // Runs `change(map)`, which returns the records of what it did, on up-to-date data under the file's exclusive lock.
@@ -155,7 +157,7 @@ class FileStore::Impl {
 
   const int world_size;
   const std::string path;
-  std::atomic<Milliseconds> timeout{kDefaultTimeout};
+  std::atomic<Milliseconds> timeout;
 
  private:
   void refresh(Deadline deadline) GRADWIRE_REQUIRES(mutex_) {
@@ -186,15 +188,16 @@ class FileStore::Impl {
   KeyValueMap map_ GRADWIRE_GUARDED_BY(mutex_);
 };
 
-FileStore::FileStore(std::string path, int world_size) {
+FileStore::FileStore(std::string path, int world_size, Milliseconds timeout) {
   if (path.empty()) throw InvalidArgument("FileStore: the path is empty");
   if (world_size != -1 && world_size < 1) {
     throw InvalidArgument(concat("FileStore ", path, ": a world size of ", world_size, " is neither -1 nor positive"));
   }
-  impl_ = std::make_unique<Impl>(FileLog(std::move(path)), world_size);
+  impl_ = std::make_unique<Impl>(FileLog(std::move(path)), world_size, timeout);
 }
 
-FileStore::FileStore(UniqueFd file) : impl_(std::make_unique<Impl>(FileLog(std::move(file)), -1)) {}
+FileStore::FileStore(UniqueFd file, Milliseconds timeout)
+    : impl_(std::make_unique<Impl>(FileLog(std::move(file)), -1, timeout)) {}
 
 FileStore::FileStore(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
@@ -328,10 +331,6 @@ void FileStore::set_timeout(Milliseconds timeout) {
   impl_->timeout.store(timeout, std::memory_order_relaxed);
 }
 
-std::shared_ptr<Store> FileStore::clone() {
-  auto copy = std::make_shared<FileStore>(impl_->another());
-  copy->set_timeout(timeout());
-  return copy;
-}
+std::shared_ptr<Store> FileStore::clone() { return std::make_shared<FileStore>(impl_->another()); }
 
 }  // namespace gradwire

@@ -25,14 +25,16 @@ namespace gradwire {
 // methods.
 class FileStore final : public Store {
  public:
-  // Opens the file, or creates it. `world_size` is the number of ranks that share the file, -1 when unknown; error
-  // messages contain the number. Throws StoreError when the file cannot be opened or created, or holds something other
-  // than a store's data (the file is not changed then); InvalidArgument for an empty path or a world size that is
-  // neither -1 nor positive.
-  explicit FileStore(std::string path, int world_size = -1);
+  // Opens the file, or creates it, and reads what it holds. `world_size` is the number of ranks that share the file, -1
+  // when unknown; error messages contain the number. `timeout` is the store's timeout(), and the most that the
+  // constructor waits for the file's lock. Throws StoreError when the file cannot be opened or created, or holds
+  // something other than a store's data (the file is not changed then); InvalidArgument for an empty path, a world size
+  // that is neither -1 nor positive, or a negative timeout; TimeoutError when it cannot get the lock.
+  explicit FileStore(std::string path, int world_size = -1, Milliseconds timeout = kDefaultTimeout);
   // Uses a file that is open for reading and writing, and that the store and its clones keep open: the file needs no
-  // name any more. Throws StoreError when the file holds something other than a store's data.
-  explicit FileStore(UniqueFd file);
+  // name any more. Throws StoreError when the file holds something other than a store's data, and as the other
+  // constructor for `timeout`.
+  explicit FileStore(UniqueFd file, Milliseconds timeout = kDefaultTimeout);
   ~FileStore() override;
 
   // The path that the constructor got, or one that this process alone can use.

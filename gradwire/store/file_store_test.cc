@@ -218,6 +218,8 @@ TEST_F(FileStoreTest, AStoppedLockHolderCostsATimeoutAndNoMore) {
   ASSERT_EQ(::read(ready[0], &byte, 1), 1);
   store->set_timeout(Milliseconds(100));
   EXPECT_TRUE(contains(message_of<TimeoutError>([&] { store->set("key", "x"); }), "lock"));
+  EXPECT_TRUE(contains(message_of<TimeoutError>([&] { store->clone(); }), "lock"));
+  EXPECT_TRUE(contains(message_of<TimeoutError>([&] { FileStore(path_, -1, Milliseconds(100)); }), "lock"));
   ::kill(child, SIGKILL);
   EXPECT_EQ(wait_for(child), -SIGKILL);
   store->set("key", "after");

@@ -645,6 +645,10 @@ TEST(CompressorArguments, AreChecked) {
     const auto compressor = make_compressor("fp16");
     EXPECT_THROW(compressor->all_reduce(transport, std::vector<Segment>{{"a", 5, 6}}, {}, gradient), InvalidArgument);
     EXPECT_THROW(compressor->all_reduce(transport, std::vector<Segment>{{"a", 11, 0}}, {}, gradient), InvalidArgument);
+    // Parts that reach beyond their parameter, which a memory would write behind its end.
+    for (const Segment& part : {Segment{"a", 0, 5, 3, 7}, Segment{"a", 0, 5, 1, 0}, Segment{"a", 0, 1, SIZE_MAX, 7}}) {
+      EXPECT_THROW(compressor->all_reduce(transport, std::vector<Segment>{part}, {}, gradient), InvalidArgument);
+    }
     EXPECT_THROW(Compressor(nullptr, make_no_memory(), make_all_gather_exchange()), InvalidArgument);
   });
 }

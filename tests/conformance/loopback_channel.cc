@@ -14,7 +14,10 @@ namespace gradwire::testing {
 // All fields are guarded by the hub's mutex.
 class LoopbackRequest final : public Request {
  public:
-  explicit LoopbackRequest(std::shared_ptr<LoopbackHub> hub) : hub_(std::move(hub)), done_(true) {}
+  // A send of `bytes` bytes, which ends at once.
+  LoopbackRequest(std::shared_ptr<LoopbackHub> hub, std::size_t bytes) : hub_(std::move(hub)), done_(true) {
+    status_.bytes = bytes;
+  }
   LoopbackRequest(std::shared_ptr<LoopbackHub> hub, LoopbackHub::Address at, void* data, std::size_t bytes, int source,
                   std::uint32_t tag)
       : hub_(std::move(hub)), at_(std::move(at)), data_(data), bytes_(bytes), source_(source), tag_(tag) {}
@@ -168,7 +171,7 @@ std::shared_ptr<Request> LoopbackChannel::start_send(const void* data, std::size
   LoopbackHub::Message message{rank_, tag, std::vector<std::byte>(bytes)};
   if (bytes > 0) std::memcpy(message.bytes.data(), data, bytes);
   hub_->deliver({name_, destination}, std::move(message));
-  return std::make_shared<LoopbackRequest>(hub_);
+  return std::make_shared<LoopbackRequest>(hub_, bytes);
 }
 
 std::shared_ptr<Request> LoopbackChannel::start_receive(void* data, std::size_t bytes, int source, std::uint32_t tag) {

@@ -3,6 +3,7 @@
 // What each launcher's variables mean, and where that makes the ranks meet.
 #include "gradwire/backend/job/job_environment_internal.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -13,6 +14,7 @@
 
 #include "gradwire/backend/job/meeting_place_internal.h"
 #include "gradwire/base/error.h"
+#include "gradwire/base/os_handles.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/store/file_store.h"
 #include "gradwire/store/hash_store.h"
@@ -207,6 +209,21 @@ TEST(JobEnvironment, MethodsAreTakenApart) {
   const auto place = find_meeting_place(options, reading({{"RANK", "5"}}));
   EXPECT_EQ(place.rank, 0);
   EXPECT_EQ(place.world_size, 2);
+}
+
+// A process that is stopped may hold the lock. Here another open file of this process holds it.
+TEST(JobEnvironment, ALockThatNobodyReleasesEndsTheRendezvousInAFileByItsTimeout) {
+  const test_support::TemporaryFolder folder;
+  const std::string path = concat(folder.path(), "/store");
+  FileStore(path).set("key", "of an earlier job");
+  const UniqueFd file(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+  struct flock request {};
+  request.l_type = F_WRLCK;
+  ASSERT_EQ(::fcntl(file.get(), F_OFD_SETLK, &request), 0);
+  MeetingOptions options;
+  options.method = concat("file://", path, "?rank=0&world_size=2");
+  options.timeout = Milliseconds(100);
+  EXPECT_THROW(find_meeting_place(options, reading({})), TimeoutError);
 }
 
 TEST(JobEnvironment, AMethodWithoutRanksTakesThemFromWhatStartedTheProcesses) {

@@ -99,8 +99,7 @@ void meet_in_file(MeetingPlace& place, const std::string& path, const MeetingOpt
     throw InvalidArgument(
         concat(options.caller, ": the file '", path, "' is no absolute path; write file:///path/to/file"));
   }
-  place.store = std::make_shared<FileStore>(path, place.world_size);
-  place.store->set_timeout(options.timeout);
+  place.store = std::make_shared<FileStore>(path, place.world_size, options.timeout);
 }
 
 struct Server {
@@ -158,8 +157,7 @@ void meet_as_launched(MeetingPlace& place, const JobEnvironment& job, const Read
   }
   const bool one_host = !job.local_world_size || *job.local_world_size == place.world_size;
   if (!job.job_key.empty() && one_host) {
-    place.store = open_private_file(job.job_key, read, place.private_file, options.caller);
-    place.store->set_timeout(options.timeout);
+    place.store = open_private_file(job.job_key, read, place.private_file, options.caller, options.timeout);
     return;
   }
   if (!job.master_address.empty() && job.master_port)

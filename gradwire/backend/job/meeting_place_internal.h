@@ -62,9 +62,10 @@ MeetingPlace find_meeting_place(const MeetingOptions& options, const ReadVariabl
 // Opens the file of this user through which the ranks of the job `key` meet: $XDG_RUNTIME_DIR/gradwire/<name> or
 // $TMPDIR/gradwire-<uid>/<name>, a folder of mode 0700 and a file of mode 0600, both checked to belong to this user.
 // `path` is set to the file's name. The store opens the file by its descriptor, and still works when the name is
-// removed. `caller` is the function for messages.
+// removed. `caller` is the function for messages, `timeout` the store's.
 std::shared_ptr<Store> open_private_file(const std::string& key, const ReadVariable& read, std::string& path,
-                                         const char* caller = "init_process_group");
+                                         const char* caller = "init_process_group",
+                                         Milliseconds timeout = kDefaultTimeout);
 
 // Removes the private file once every rank has joined; returns when it is removed. Does nothing where there is none.
 // Throws TimeoutError that names rank 0, which removes the file, when that is not done by the deadline.

@@ -56,7 +56,7 @@ std::string file_name_of(const std::string& key) {
 }  // namespace
 
 std::shared_ptr<Store> open_private_file(const std::string& key, const ReadVariable& read, std::string& path,
-                                         const char* caller) {
+                                         const char* caller, Milliseconds timeout) {
   const Place folder{private_folder(read), caller};
   if (::mkdir(folder.path.c_str(), 0700) != 0 && errno != EEXIST)
     fail(folder, concat("cannot make the folder: ", std::strerror(errno)));
@@ -70,7 +70,7 @@ std::shared_ptr<Store> open_private_file(const std::string& key, const ReadVaria
   if (::fstat(open.get(), &status) != 0) fail(file, std::strerror(errno));
   require_private(file, status, false);
   // The store names the file by the descriptor: other ranks may remove the name in the file system.
-  return std::make_shared<FileStore>(std::move(open));
+  return std::make_shared<FileStore>(std::move(open), timeout);
 }
 
 void close_meeting_place(const MeetingPlace& place, Store& generation, Deadline deadline) {

@@ -129,16 +129,17 @@ std::shared_ptr<Request> Engine::post(Message::Direction direction, std::uint64_
   const MutexLock lock(mutex_);
   require_open();
   if (matcher_.end_at_once(*message)) return ticket;
-  // What has come makes room for a send. Where nothing wakes a waiter, reading the wire is dear, and who waits for the
-  // message reads it at once.
+  // What has come makes room for a send, and the offer for a receive may have been cancelled. Where nothing wakes a
+  // waiter, reading the wire is dear, and who waits for the message reads it at once.
   const bool reads = options_.rhythm.nap.count() == 0 && options_.rhythm.posting_reads;
-  if (reads && direction == Message::Direction::send && poll() && matcher_.end_at_once(*message)) return ticket;
+  const bool first = direction == Message::Direction::send || matcher_.has_offer(*message);
+  if (reads && first && poll() && matcher_.end_at_once(*message)) return ticket;
   require_open();  // polling may have found it broken
   // All that may fail comes before the message is known to anybody.
   ensure_thread();
   // A receive is there before the wire is read: so its message goes where it belongs at once.
   matcher_.start(message);
-  move(reads ? &Matcher::poll : &Matcher::write_all);
+  move(reads ? &Matcher::poll_started : &Matcher::write_all);
   if (!message->done && idle_ && reads) wire_->wake();
   return ticket;
 } catch (const std::bad_alloc&) {

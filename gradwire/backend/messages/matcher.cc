@@ -136,7 +136,12 @@ void Matcher::receive_at_once(Message& message, ChannelState& channel) {
   message.end(error);
 }
 
+bool Matcher::has_offer(const Message& receive) const {
+  return channels_.at(receive.channel).unexpected.find(receive.peer, receive.tag) != nullptr;
+}
+
 void Matcher::start(const MessagePtr& message) {
+  started_ = nullptr;
   ChannelState& channel = channels_.at(message->channel);
   if (message->direction == Direction::send) {
     table_.add(message);
@@ -149,12 +154,34 @@ void Matcher::start(const MessagePtr& message) {
     table_.add(message);
     message->stage = Stage::posted;
     channel.posted.add(*message);
+    started_ = message.get();
     return;
   }
   const std::exception_ptr error = refusal(*message, match->peer, match->bytes);
   table_.add(message);
   set_source(*message, channel, match->peer, match->bytes);
   transfers_.accept(*message, match->peer, match->offer, match->lent, error);
+  unreceived_.drop(channel.unexpected, *match);
+}
+
+// As start(), of a receive that is known already. What has come since its first offer is kept, also small messages.
+void Matcher::match_held(Message& receive) {
+  ChannelState& channel = channels_.at(receive.channel);
+  Unexpected* const match = channel.unexpected.find(receive.peer, receive.tag);
+  if (match == nullptr) return channel.posted.add(receive);
+  std::exception_ptr error;
+  try {
+    error = refusal(receive, match->peer, match->bytes);
+  } catch (const std::bad_alloc&) {
+    error = std::current_exception();
+  }
+  set_source(receive, channel, match->peer, match->bytes);
+  if (match->offer != 0) {
+    transfers_.accept(receive, match->peer, match->offer, match->lent, error);
+  } else {
+    if (error == nullptr) copy_bytes(receive.data, match->payload.get(), match->bytes);
+    table_.abandon(receive, error);
+  }
   unreceived_.drop(channel.unexpected, *match);
 }
 

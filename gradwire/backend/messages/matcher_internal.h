@@ -68,12 +68,17 @@ class Matcher final : private FrameSink {
   // whether the message is done; where it is not, nothing has happened and start() begins it. So a caller can do what
   // may fail in between. Throws std::bad_alloc.
   bool end_at_once(Message& message);
+  // Of a receive that was not ended at once: whether an offer for it is kept here.
+  bool has_offer(const Message& receive) const;
   void start(const MessagePtr& message);
   // Ends the message with `reason` unless it is done.
   void cancel(Message& message, const std::exception_ptr& reason) noexcept;
 
   // Reads and writes what the wire has and takes. Returns whether anything moved. Throws InternalError of the wire.
   bool poll();
+  // The same right after start(). Offers for the receive that was started are matched when the wire has been read to
+  // its end: their senders may have cancelled them before the receive was called.
+  bool poll_started();
   // The second half of poll().
   bool write_all() { return outbox_.write_all(); }
   // Whether messages have been done since the last call.
@@ -97,6 +102,8 @@ class Matcher final : private FrameSink {
   std::exception_ptr refusal(const Message& receive, int source, std::size_t bytes) const;
   static void set_source(Message& receive, const ChannelState& channel, int source, std::size_t bytes);
 
+  void match_held(Message& receive);
+
   // Frames that come.
   bool on_frame(int source, const Frame& frame, const Payload& payload) override;
   void on_message(int source, const Frame& frame, const Payload& payload);
@@ -117,6 +124,10 @@ class Matcher final : private FrameSink {
   Unreceived unreceived_;
   Ends ends_;
   ChannelTable channels_;
+  Message* started_ = nullptr;  // the receive that start() has posted; poll_started() alone looks at it
+  // Within poll_started(): that receive, and whether there was an offer for it. Then it is not posted for the moment.
+  Message* holding_ = nullptr;
+  bool held_ = false;
 };
 
 }  // namespace gradwire::messages

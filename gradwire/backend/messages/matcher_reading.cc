@@ -3,6 +3,7 @@
 // The frames that come.
 #include <new>
 #include <optional>
+#include <utility>
 
 #include "gradwire/backend/messages/matcher_internal.h"
 #include "gradwire/base/error.h"
@@ -12,6 +13,22 @@ namespace gradwire::messages {
 
 bool Matcher::poll() {
   const bool came = wire_.read(*this);
+  const bool pulled = transfers_.pull_piece();
+  return write_all() || pulled || came;
+}
+
+bool Matcher::poll_started() {
+  holding_ = std::exchange(started_, nullptr);
+  held_ = false;
+  bool came = false;
+  try {
+    came = wire_.read(*this);
+  } catch (...) {
+    holding_ = nullptr;
+    throw;
+  }
+  Message* const receive = std::exchange(holding_, nullptr);
+  if (held_ && !receive->done) match_held(*receive);
   const bool pulled = transfers_.pull_piece();
   return write_all() || pulled || came;
 }
@@ -76,7 +93,14 @@ void Matcher::on_offer(int source, const Frame& frame) {
   // The sender learns from the end of the channel.
   if (channel == nullptr) return outbox_.free_offer(source);
   Message* const receive = channel->posted.find(source, frame.tag);
-  if (receive == nullptr) return unreceived_.keep(channel->unexpected, source, frame, {});
+  if (receive == nullptr || receive == holding_) {
+    unreceived_.keep(channel->unexpected, source, frame, {});
+    if (receive != nullptr) {
+      held_ = true;
+      MessageQueue::remove(*receive);
+    }
+    return;
+  }
   const std::exception_ptr error = refusal(*receive, source, frame.bytes);
   MessageQueue::remove(*receive);
   set_source(*receive, *channel, source, frame.bytes);

@@ -38,6 +38,12 @@ class MatcherTest : public ::testing::Test {
     if (!matchers_[rank].end_at_once(*message)) matchers_[rank].start(message);
     return message;
   }
+  // As a rank does that reads the wire when it calls a receive.
+  MessagePtr post_and_read(int rank, std::vector<std::byte>& buffer) {
+    auto message = post(rank, Direction::receive, buffer);
+    if (!message->done) matchers_[rank].poll_started();
+    return message;
+  }
   void settle() {
     while (matchers_[0].poll() || matchers_[1].poll()) {
     }
@@ -71,6 +77,67 @@ TEST_F(MatcherTest, AnOfferThatIsCancelledBeforeItsReceiveWasNeverMade) {
   settle();
   EXPECT_EQ(error_of(receive), "not done");
   EXPECT_FALSE(matchers_[0].busy());
+}
+
+// The offer and its end lie on the wire when the receive is called.
+TEST_F(MatcherTest, AnOfferThatIsCancelledBeforeItsReceiveWasNeverMadeThoughNobodyReadIt) {
+  const auto send = post(0, Direction::send, large_);
+  matchers_[0].poll();
+  matchers_[0].cancel(*send, given_up());
+  matchers_[0].poll();
+  const auto receive = post_and_read(1, room_);
+  settle();
+  EXPECT_EQ(error_of(receive), "not done");
+  EXPECT_EQ(matchers_[1].kept(0).offers, 0U);
+  // The receive takes the next message, and receives keep their order.
+  std::vector<std::byte> then(4000, std::byte{2});
+  std::vector<std::byte> last_room(5000);
+  const auto last_receive = post_and_read(1, last_room);
+  const auto next = post(0, Direction::send, then);
+  const auto last = post(0, Direction::send, large_);
+  settle();
+  EXPECT_EQ(error_of(receive) + error_of(last_receive) + error_of(next) + error_of(last), "");
+  EXPECT_EQ(receive->status.bytes, then.size());
+  EXPECT_EQ(last_receive->status.bytes, large_.size());
+  EXPECT_TRUE(std::equal(then.begin(), then.end(), room_.begin()));
+  EXPECT_FALSE(matchers_[0].busy() || matchers_[1].busy());
+}
+
+TEST_F(MatcherTest, BehindACancelledOfferTheReceiveTakesTheMessageThatHasCome) {
+  for (const std::size_t bytes : {std::size_t{50}, std::size_t{4000}, std::size_t{6000}}) {
+    std::vector<std::byte> then(bytes, std::byte{2});
+    const auto cancelled = post(0, Direction::send, large_);
+    const auto next = post(0, Direction::send, then);
+    matchers_[0].poll();
+    matchers_[0].cancel(*cancelled, given_up());
+    matchers_[0].poll();
+    const auto receive = post_and_read(1, room_);
+    settle();
+    if (bytes <= room_.size()) {
+      EXPECT_EQ(error_of(receive) + error_of(next), "");
+      EXPECT_EQ(receive->status.bytes, bytes);
+      EXPECT_TRUE(std::equal(then.begin(), then.end(), room_.begin()));
+    } else {
+      EXPECT_NE(error_of(receive).find("MismatchError"), std::string::npos) << error_of(receive);
+    }
+    EXPECT_EQ(matchers_[1].kept(0).offers + matchers_[1].kept(0).bytes, 0U);
+    EXPECT_FALSE(matchers_[0].busy() || matchers_[1].busy());
+  }
+}
+
+TEST_F(MatcherTest, TheFirstOfSeveralOffersOnTheWireGoesToTheReceive) {
+  std::vector<std::byte> small(50, std::byte{3});
+  const auto first = post(0, Direction::send, large_);
+  const auto second = post(0, Direction::send, small);
+  matchers_[0].poll();
+  const auto receive = post_and_read(1, room_);
+  settle();
+  EXPECT_EQ(error_of(receive) + error_of(first), "");
+  EXPECT_EQ(room_, large_);
+  const auto then = post_and_read(1, room_);
+  EXPECT_EQ(error_of(then) + error_of(second), "");
+  EXPECT_EQ(then->status.bytes, small.size());
+  EXPECT_FALSE(matchers_[0].busy() || matchers_[1].busy());
 }
 
 TEST_F(MatcherTest, ASendThatIsCancelledAfterItsReceiveWasThereEndsTheReceive) {

@@ -42,7 +42,9 @@ struct Message {
         rank(message_rank),
         tag(message_tag),
         data(buffer),
-        bytes(length) {}
+        bytes(length) {
+    if (direction == Direction::send) status.bytes = bytes;
+  }
 
   bool is_matched_receive() const noexcept { return stage >= Stage::accepting && stage <= Stage::reported; }
   void end(const std::exception_ptr& why) noexcept {
