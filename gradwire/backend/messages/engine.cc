@@ -132,7 +132,7 @@ std::shared_ptr<Request> Engine::post(Message::Direction direction, std::uint64_
   // What has come makes room for a send, and the offer for a receive may have been cancelled. Where nothing wakes a
   // waiter, reading the wire is dear, and who waits for the message reads it at once.
   const bool reads = options_.rhythm.nap.count() == 0 && options_.rhythm.posting_reads;
-  const bool first = direction == Message::Direction::send || matcher_.has_offer(*message);
+  const bool first = direction == Message::Direction::send || message->found_offer;
   if (reads && first && poll() && matcher_.end_at_once(*message)) return ticket;
   require_open();  // polling may have found it broken
   // All that may fail comes before the message is known to anybody.

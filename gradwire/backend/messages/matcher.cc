@@ -128,16 +128,13 @@ void Matcher::receive_at_once(Message& message, ChannelState& channel) {
     if (const auto error = channel.why_unreachable(message.peer)) message.end(error);
     return;
   }
-  if (match->offer != 0) return;
+  message.found_offer = match->offer != 0;
+  if (message.found_offer) return;
   const std::exception_ptr error = refusal(message, match->peer, match->bytes);
   set_source(message, channel, match->peer, match->bytes);
   if (error == nullptr) copy_bytes(message.data, match->payload.get(), match->bytes);
   unreceived_.drop(channel.unexpected, *match);
   message.end(error);
-}
-
-bool Matcher::has_offer(const Message& receive) const {
-  return channels_.at(receive.channel).unexpected.find(receive.peer, receive.tag) != nullptr;
 }
 
 void Matcher::start(const MessagePtr& message) {

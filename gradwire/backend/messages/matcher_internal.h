@@ -68,8 +68,6 @@ class Matcher final : private FrameSink {
   // whether the message is done; where it is not, nothing has happened and start() begins it. So a caller can do what
   // may fail in between. Throws std::bad_alloc.
   bool end_at_once(Message& message);
-  // Of a receive that was not ended at once: whether an offer for it is kept here.
-  bool has_offer(const Message& receive) const;
   void start(const MessagePtr& message);
   // Ends the message with `reason` unless it is done.
   void cancel(Message& message, const std::exception_ptr& reason) noexcept;

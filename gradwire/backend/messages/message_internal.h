@@ -60,6 +60,7 @@ struct Message {
   const std::size_t bytes;
 
   Stage stage = Stage::fresh;
+  bool found_offer = false;  // a receive's: Matcher::end_at_once() has found the offer of a message, and no message
   std::atomic<bool> done{false};  // then `error` and `status` stay as they are, and any thread may read them
   int peer = kAnySource;          // the other side on the wire, once that is known
   std::uint64_t id = 0;           // its number here, while it is under way
