@@ -81,6 +81,9 @@ struct ConstSlice {
 // Destroying a request that has not ended cancels it. A cancelled send that has found no receive was never sent; a
 // cancelled send that has found a receive ends that receive with a PeerError that names the sender. A receive that has
 // found its message uses the message up, however the receive ends.
+//
+// A request may outlive its channel and its backend. When it had not ended before, wait() throws an AbortedError then,
+// or a PeerError.
 class Request {
  public:
   struct Status {

@@ -6,6 +6,9 @@
 #include <array>
 #include <bit>
 #include <cstdio>
+#include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "gradwire/base/call_name.h"
@@ -82,36 +85,35 @@ Fingerprint complete(Fingerprint fingerprint, std::uint64_t sequence, const Call
 
 std::string describe(const Fingerprint& fingerprint) {
   const Operation operation = fingerprint.operation;
-  std::string text = concat(name_of(operation), "(");
-  const std::string_view dtype = static_cast<int>(fingerprint.dtype) < kDTypeCount
-                                     ? name_of(fingerprint.dtype)
-                                     : std::string_view("of unknown dtype");
+  const bool has_factor = fingerprint.op == ReduceOp::Kind::premul_sum;
+  const std::string dtype(static_cast<int>(fingerprint.dtype) < kDTypeCount ? name_of(fingerprint.dtype)
+                                                                            : std::string_view("of unknown dtype"));
+  std::vector<std::string> arguments;
   if (operation == Operation::allocate) {
-    text += concat(fingerprint.count, " bytes");
+    arguments.push_back(concat(fingerprint.count, " bytes"));
   } else if (operation == Operation::all_to_all) {
-    text += dtype;
+    arguments.push_back(dtype);
   } else if (operation != Operation::barrier && operation != Operation::duplicate) {
-    text += concat(fingerprint.count, " ", dtype);
+    arguments.push_back(concat(fingerprint.count, " ", dtype));
   }
   if (reduces(operation)) {
-    text += concat(", ", name_of(fingerprint.op));
-    if (fingerprint.op == ReduceOp::Kind::premul_sum)
-      text += concat(" with factor ", exact(std::bit_cast<double>(fingerprint.detail)));
+    std::string op(name_of(fingerprint.op));
+    if (has_factor) op += concat(" with factor ", exact(std::bit_cast<double>(fingerprint.detail)));
+    arguments.push_back(std::move(op));
   }
-  if (fingerprint.detail != 0 && fingerprint.op != ReduceOp::Kind::premul_sum) {
+  if (fingerprint.detail != 0 && !has_factor) {
     std::array<char, 13> sizes{};
     std::snprintf(sizes.data(), sizes.size(), "%012llx", static_cast<unsigned long long>(fingerprint.detail >> 16));
-    text += concat(", ", fingerprint.detail & kPartsShown, " tensors of sizes ", sizes.data());
+    arguments.push_back(concat(fingerprint.detail & kPartsShown, " tensors of sizes ", sizes.data()));
   }
-  if (fingerprint.root >= 0) text += concat(", root ", fingerprint.root);
-  if (fingerprint.tag != CallTag{}) {
-    text += concat(text.back() == '(' ? "" : ", ", "iteration ", fingerprint.tag.iteration, " bucket ",
-                   fingerprint.tag.bucket, " stage ", static_cast<int>(fingerprint.tag.stage));
-    if (fingerprint.tag.hook != 0) {
-      text += concat(" after ", static_cast<int>(fingerprint.tag.hook), " replaced hooks");
-    }
+  if (fingerprint.root >= 0) arguments.push_back(concat("root ", fingerprint.root));
+  if (const CallTag& tag = fingerprint.tag; tag != CallTag{}) {
+    std::string call =
+        concat("iteration ", tag.iteration, " bucket ", tag.bucket, " stage ", static_cast<int>(tag.stage));
+    if (tag.hook != 0) call += concat(" after ", static_cast<int>(tag.hook), " replaced hooks");
+    arguments.push_back(std::move(call));
   }
-  return text + ")";
+  return concat(name_of(operation), "(", join(arguments, ", "), ")");
 }
 
 void require_same(std::span<const Fingerprint> fingerprints, int rank) {

@@ -60,11 +60,14 @@ Action all_reduce(std::size_t count, DType dtype, ReduceOp op, CallTag tag = {})
   return
       [=](Channel& channel, Scratch& scratch) { channel.all_reduce(scratch.data(), count, dtype, op, with_tag(tag)); };
 }
+CallOptions of_parts(const std::vector<std::int64_t>& lengths) {
+  CallOptions options = guarded();
+  options.parts = parts_of_lengths(lengths);
+  return options;
+}
 Action all_reduce_of_parts(const std::vector<std::int64_t>& lengths) {
   return [=](Channel& channel, Scratch& scratch) {
-    CallOptions options = guarded();
-    options.parts = parts_of_lengths(lengths);
-    channel.all_reduce(scratch.data(), 12, DType::f32, ReduceOp::sum(), options);
+    channel.all_reduce(scratch.data(), 12, DType::f32, ReduceOp::sum(), of_parts(lengths));
   };
 }
 Action broadcast(std::size_t count, DType dtype, int root) {
@@ -72,6 +75,9 @@ Action broadcast(std::size_t count, DType dtype, int root) {
 }
 Action barrier() {
   return [](Channel& channel, Scratch&) { channel.barrier(guarded()); };
+}
+Action barrier_of_parts(const std::vector<std::int64_t>& lengths) {
+  return [=](Channel& channel, Scratch&) { channel.barrier(of_parts(lengths)); };
 }
 Action all_gather(std::size_t count) {
   return [=](Channel& channel, Scratch& scratch) {
@@ -152,6 +158,7 @@ std::vector<Case> cases() {
        all_reduce_of_parts({8, 4}),
        all_reduce_of_parts({4, 8}),
        {"2 tensors of sizes "}},
+      {"other parts of a barrier", barrier_of_parts({1, 2, 3}), barrier_of_parts({6}), {"barrier(3 tensors of sizes "}},
       {"other root of a broadcast", broadcast(10, DType::f32, 0), broadcast(10, DType::f32, 1), {"0", "1"}},
       {"other large count of a broadcast",
        broadcast(5'000, DType::f32, 0),
