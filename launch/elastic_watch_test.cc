@@ -4,7 +4,6 @@
 #include "launch/elastic_watch.h"
 
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 
 #include <string>
 #include <utility>
@@ -12,6 +11,7 @@
 
 #include "launch/launch_error.h"
 #include "launch/output.h"
+#include "tests/support/no_descriptors.h"
 
 namespace gradwire::launch::elastic_watch_test {
 namespace {
@@ -129,18 +129,13 @@ TEST_F(ElasticWatchTest, ACoordinatorThatCannotBeStartedIsNoRank) {
   ElasticView here = view(3);
   here.coordinator = RankCommand{{"/bin/true"}, {}, -1};
   ElasticWatch watch(std::move(here), signals_, ranks_, deaths_);
-  rlimit before{};
-  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
-  rlimit none = before;
-  none.rlim_cur = 0;
-  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
   std::string problem;
   try {
+    const test_support::NoDescriptors none;
     watch.start();
   } catch (const LaunchError& error) {
     problem = error.what();
   }
-  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
   EXPECT_EQ(problem, "cannot make a pipe to start the coordinator of the elastic job: Too many open files");
 }
 

@@ -3,12 +3,12 @@
 #include "launch/output.h"
 
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 
 #include <string>
 #include <vector>
 
 #include "launch/launch_error.h"
+#include "tests/support/no_descriptors.h"
 
 namespace gradwire::launch::output_test {
 namespace {
@@ -33,18 +33,13 @@ TEST(Output, ProcessesThatHaveEndedAreNotPolled) {
 TEST(Output, ARankWithoutAPipeIsNamedByItsNumberInTheJob) {
   const Options options;
   Output output(options, {.first_rank = 4, .world = 8});
-  rlimit before{};
-  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
-  rlimit none = before;
-  none.rlim_cur = 0;
-  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
   std::string problem;
   try {
+    const test_support::NoDescriptors none;
     output.open(0);
   } catch (const LaunchError& error) {
     problem = error.what();
   }
-  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
   EXPECT_EQ(problem, "cannot make a pipe for the output of rank 4: Too many open files");
 }
 

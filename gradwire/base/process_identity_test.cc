@@ -3,9 +3,9 @@
 // Proves: a process that runs is never taken for dead; one that ended is known as soon as it has, reaped or not; what
 // cannot be seen counts as alive.
 #include "gradwire/base/process_identity.h"
+#include "tests/support/no_descriptors.h"
 
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -61,14 +61,13 @@ TEST(ProcessIdentity, WhatCannotBeSeenFromHereMayBeAlive) {
 TEST(ProcessIdentity, WithoutDescriptorsNobodyIsTakenForDead) {
   const std::string name = process_identity();
   ASSERT_TRUE(may_be_alive(name));
-  rlimit before{};
-  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
-  rlimit none = before;
-  none.rlim_cur = 0;
-  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
-  const bool alive = may_be_alive(name);
-  const std::string later = process_identity();
-  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  bool alive = false;
+  std::string later;
+  {
+    const test_support::NoDescriptors none;
+    alive = may_be_alive(name);
+    later = process_identity();
+  }
   EXPECT_TRUE(alive);
   EXPECT_TRUE(may_be_alive(later)) << later;
   EXPECT_EQ(number_of_process(later), ::getpid());
