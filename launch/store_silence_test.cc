@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <string>
 
 namespace gradwire::launch::store_silence_test {
 namespace {
@@ -16,15 +17,18 @@ using std::chrono::seconds;
 
 const StoreSilence::Time kBegin{std::chrono::hours(1)};
 
-TEST(StoreSilenceTest, AStoreThatAnswersIsNotTalkedOf) {
+// The store answers in each talk, and each talk ends with `problem`.
+void expect_no_word(const std::string& problem) {
   StoreSilence silence("host-a:29400", seconds(10), kBegin);
   for (int second = 1; second < 100; ++second) {
     silence.hears(kBegin + seconds(second));
-    const auto found = silence.end_talk("", kBegin + seconds(second));
+    const auto found = silence.end_talk(problem, kBegin + seconds(second));
     EXPECT_EQ(found.to_tell, "");
     EXPECT_EQ(found.why_lost, "");
   }
 }
+
+TEST(StoreSilenceTest, AStoreThatAnswersIsNotTalkedOf) { expect_no_word(""); }
 
 TEST(StoreSilenceTest, TheUserHearsOnceOfASilenceAndOnceOfItsEnd) {
   StoreSilence silence("host-a:29400", seconds(10), kBegin);
@@ -63,15 +67,7 @@ TEST(StoreSilenceTest, AProcessThatStoodStillAsksOnceMore) {
 }
 
 // Of a look at the log behind an answer, for example.
-TEST(StoreSilenceTest, ATalkThatFailsAfterAnAnswerIsNoSilence) {
-  StoreSilence silence("host-a:29400", seconds(10), kBegin);
-  for (int second = 1; second < 100; ++second) {
-    silence.hears(kBegin + seconds(second));
-    const auto found = silence.end_talk("no such key", kBegin + seconds(second));
-    EXPECT_EQ(found.to_tell, "");
-    EXPECT_EQ(found.why_lost, "");
-  }
-}
+TEST(StoreSilenceTest, ATalkThatFailsAfterAnAnswerIsNoSilence) { expect_no_word("no such key"); }
 
 TEST(StoreSilenceTest, AnAnswerEndsTheRowOfFailedTalks) {
   StoreSilence silence("host-a:29400", seconds(10), kBegin);
