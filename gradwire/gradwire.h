@@ -12,6 +12,7 @@
 #include "gradwire/ddp/distributed_data_parallel.h"
 #include "gradwire/ddp/hook_state.h"
 #include "gradwire/ddp/join.h"
+#include "gradwire/ddp/joinable_step.h"
 #include "gradwire/functional/functional.h"
 #include "gradwire/hooks/between_hosts_hook.h"
 #include "gradwire/hooks/clip_hook.h"

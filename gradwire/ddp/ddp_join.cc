@@ -4,6 +4,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/ddp/ddp_core_internal.h"
+#include "gradwire/process_group/changing_ranks.h"
 
 namespace gradwire {
 
@@ -30,7 +31,11 @@ class DdpCore::Shadow final : public JoinHook {
     parts_.shadow_gradients->end_join();
     if (parts_.group->size() == 1) return;
     parts_.follow_buffers();
-    internal::broadcast_values(parts_.reducer->control(), parts_.state(parts_.buffers_travel), end.last_joiner);
+    const std::vector<at::Tensor> state = parts_.state(parts_.buffers_travel);
+    // An elastic job goes by the versions of the parameters, and takes a step back that has not changed them.
+    std::optional<internal::VersionsOfUnchanged> versions;
+    if (dynamic_cast<const ChangingRanks*>(parts_.group.get()) != nullptr) versions.emplace(state);
+    internal::broadcast_values(parts_.reducer->control(), state, end.last_joiner);
   }
 
  private:

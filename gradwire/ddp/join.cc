@@ -31,11 +31,6 @@ Join::Join(std::vector<std::reference_wrapper<Joinable>> joinables, JoinOptions 
   }
   Joinable& first = joinables_.front();
   const std::shared_ptr<ProcessGroup> group = first.join_process_group();
-  if (dynamic_cast<const ChangingRanks*>(group.get()) != nullptr) {
-    throw UnsupportedError(
-        "Join: in an elastic job the ranks change, and each step deals its samples to the ranks that do it, so that no "
-        "rank runs out of inputs; leave Join out, and deal the samples by ElasticStep's step, rank and size");
-  }
   for (std::size_t i = 0; i < joinables_.size(); ++i) {
     const Joinable& joinable = joinables_[i];
     if (joinable.join_ != nullptr) {
@@ -47,6 +42,10 @@ Join::Join(std::vector<std::reference_wrapper<Joinable>> joinables, JoinOptions 
     }
   }
   device_ = first.join_device();
+  if (auto changing = std::dynamic_pointer_cast<ChangingRanks>(group)) {
+    ranks_ = changing->current();
+    changing_ = std::move(changing);
+  }
   group_ = group->dup();
   own_group_ = group_ != nullptr;
   if (!own_group_) group_ = group;
@@ -102,7 +101,15 @@ void Join::shadow() {
   for (const auto& hook : hooks_) hook->post_hook(end_);
 }
 
+void Join::require_same_ranks() const {
+  if (changing_ == nullptr || changing_->current() == ranks_.lock()) return;
+  throw InvalidArgument(
+      "A Join of an elastic job began before the ranks changed, and goes on after that; begin and end it within one "
+      "call of the step function.");
+}
+
 void Join::exchange(bool active) {
+  require_same_ranks();
   const auto options = at::TensorOptions(device_).dtype(at::kLong);
   const at::Tensor mine = at::full({1}, active ? 1 : 0, options);
   const at::Tensor all = at::zeros({group_->size()}, options);

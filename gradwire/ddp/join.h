@@ -26,6 +26,7 @@
 
 namespace gradwire {
 
+class ChangingRanks;
 class Join;
 
 // The options must be the same on all ranks.
@@ -102,13 +103,14 @@ class EarlyTermination final : public Error {
 // synchronized forward needs its backward pass: ranks that have joined take part in it, and wait for it.
 //
 // When a rank leaves the Join with an exception, the other ranks get a PeerError that names the rank, and that quotes
-// an exception of finish() or the text of abandon(). This holds if the group can be duplicated. Not thread-safe.
+// an exception of finish() or the text of abandon(). This holds if the group can be duplicated.
+//
+// In an elastic job (elastic/elastic.h) a Join begins and ends within one call of the step function. An iteration and
+// finish() throw InvalidArgument when the ranks have changed since the Join began. Not thread-safe.
 class Join {
  public:
   // Collective in the joinables' group. Throws InvalidArgument when there are no joinables, when the groups of the
-  // joinables differ, and when a joinable is in another Join; UnsupportedError over the group of an elastic job
-  // (elastic/elastic.h), where each step deals its samples to the ranks that do it; throws what join_hook() and the
-  // group throw.
+  // joinables differ, and when a joinable is in another Join; throws what join_hook() and the group throw.
   explicit Join(std::vector<std::reference_wrapper<Joinable>> joinables, JoinOptions options = {});
   // Calls finish(), and throws what finish() throws, unless the scope is left by an exception.
   ~Join() noexcept(false);
@@ -131,6 +133,7 @@ class Join {
   static const JoinRound* notify(Joinable& joinable);
 
  private:
+  void require_same_ranks() const;
   void exchange(bool active);
   void shadow();
   void leave() noexcept;
@@ -140,7 +143,9 @@ class Join {
   const JoinOptions options_;
   const int exceptions_before_;
   std::shared_ptr<ProcessGroup> group_;
-  bool own_group_ = false;  // group_ is a duplicate, for this Join alone
+  bool own_group_ = false;                         // group_ is a duplicate, for this Join alone
+  std::shared_ptr<const ChangingRanks> changing_;  // the joinables' group, where its ranks may change
+  std::weak_ptr<const ProcessGroup> ranks_;        // what its calls went to when the Join began
   c10::Device device_ = c10::kCPU;
   std::vector<std::unique_ptr<JoinHook>> hooks_;
   JoinRound round_;

@@ -3,10 +3,13 @@
 // Uneven inputs: what the ranks hold is what an oracle that sees every batch says.
 #include "gradwire/ddp/join.h"
 
+#include <torch/nn/utils/clip_grad.h>
+#include <torch/optim/adam.h>
 #include <torch/optim/sgd.h>
 
 #include "gradwire/base/error.h"
 #include "gradwire/ddp/ddp_test_support.h"
+#include "gradwire/ddp/joinable_step.h"
 
 namespace gradwire::testing::join_test {
 namespace {
@@ -156,6 +159,66 @@ TEST_P(DdpJoin, AJoinedRankGetsTheAveragesToo) {
   (alone->forward(input_of(1, 1), {0, 1}, true) / 2).backward();
   expect_close(gradients[0], gradients_of(*alone), 1e-12);
   for (std::size_t i = 0; i < gradients[0].size(); ++i) EXPECT_TRUE(at::equal(gradients[0][i], gradients[1][i]));
+}
+
+// Three passes: Adam's averages and counts on a rank that joins early are those of the other ranks, also where the
+// gradients are clipped first. Without the JoinableStep, the ranks differ from the second pass on.
+TEST_P(DdpJoin, AStepOnAJoinedRankKeepsTheStateOfItsOptimizerUpToDate) {
+  const Epochs epochs{{1, 3, 2}, {2, 1, 0}, {3, 3, 1}};
+  const auto clip_and_step = [](Heads& net, torch::optim::Adam& optimizer) {
+    torch::nn::utils::clip_grad_norm_(net->parameters(), 0.5);
+    optimizer.step();
+  };
+  Heads alone;
+  torch::optim::Adam serial(alone->parameters(), torch::optim::AdamOptions(0.01));
+  int number = 0;
+  for (const auto& batches : epochs) {
+    for (int k = 0; k < *std::max_element(batches.begin(), batches.end()); ++k, ++number) {
+      serial.zero_grad();
+      for (int rank = 0; rank < 3; ++rank) {
+        if (batches[static_cast<std::size_t>(rank)] > k)
+          (alone->forward(input_of(rank, number), {0, 1}, true) / 3).backward();
+      }
+      clip_and_step(alone, serial);
+    }
+  }
+  for (const bool steps_when_joined : {true, false}) {
+    std::vector<std::vector<at::Tensor>> ends(3);
+    run_ranks(GetParam(), 3, [&](int rank, auto group) {
+      Heads net;
+      DistributedDataParallel ddp(net, options(group));
+      torch::optim::Adam optimizer(ddp.parameters(), torch::optim::AdamOptions(0.01));
+      JoinableStep joinable(ddp, [&] { clip_and_step(net, optimizer); });
+      int first = 0;
+      for (const auto& batches : epochs) {
+        Join join = steps_when_joined ? Join({ddp, joinable}) : ddp.join();
+        for (int k = 0; k < batches[static_cast<std::size_t>(rank)]; ++k) {
+          optimizer.zero_grad();
+          ddp(input_of(rank, first + k), std::vector<int>{0, 1}, true).backward();
+          clip_and_step(net, optimizer);
+        }
+        join.finish();
+        first += *std::max_element(batches.begin(), batches.end());
+      }
+      ends[static_cast<std::size_t>(rank)] = net->parameters();
+    });
+    if (steps_when_joined) {
+      for (const auto& end : ends) expect_close(end, alone->parameters(), 1e-9);
+      for (std::size_t i = 0; i < ends[0].size(); ++i)
+        EXPECT_TRUE(at::equal(ends[2][i], ends[0][i])) << "parameter " << i;
+    } else {
+      EXPECT_FALSE(at::allclose(ends[0][1], alone->parameters()[1], 0, 1e-6)) << "the case proves nothing";
+    }
+  }
+}
+
+TEST(JoinableStepTest, AnEmptyFunctionIsRefused) {
+  run_ranks({"threads"}, 1, [](int, auto group) {
+    DdpOptions options;
+    options.process_group = group;
+    DistributedDataParallel ddp(Heads(), options);
+    EXPECT_THROW(JoinableStep(ddp, nullptr), InvalidArgument);
+  });
 }
 
 // Averages that a rank got while it shadowed are not its own: what it accumulates afterwards goes on from what it had

@@ -13,6 +13,7 @@
 #include <span>
 
 #include "gradwire/base/error.h"
+#include "gradwire/base/log.h"
 #include "gradwire/base/stable_hash.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/process_group/flat_tensors_internal.h"
@@ -251,18 +252,43 @@ void broadcast_message(ProcessGroup& group, std::span<const at::Tensor> tensors,
   }
 }
 
+// Tensors of inference mode have none.
+std::uint32_t version_of(const at::Tensor& tensor) {
+  return tensor.is_inference() ? 0 : tensor.unsafeGetTensorImpl()->version_counter().current_version();
+}
+
+void set_version(const at::Tensor& tensor, std::uint32_t version) {
+  if (tensor.is_inference()) return;
+  c10::VariableVersion counter = tensor.unsafeGetTensorImpl()->version_counter();  // shared with the tensor
+  counter.set_version(version);
+}
+
 }  // namespace
 
 KeptVersions::KeptVersions(std::vector<at::Tensor> tensors) : tensors_(std::move(tensors)) {
-  for (const at::Tensor& tensor : tensors_)
-    versions_.push_back(tensor.is_inference() ? 0 : tensor.unsafeGetTensorImpl()->version_counter().current_version());
+  for (const at::Tensor& tensor : tensors_) versions_.push_back(version_of(tensor));
 }
 
 KeptVersions::~KeptVersions() {
-  for (std::size_t i = 0; i < tensors_.size(); ++i) {
-    if (tensors_[i].is_inference()) continue;
-    c10::VariableVersion counter = tensors_[i].unsafeGetTensorImpl()->version_counter();  // shared with the tensor
-    counter.set_version(versions_[i]);
+  for (std::size_t i = 0; i < tensors_.size(); ++i) set_version(tensors_[i], versions_[i]);
+}
+
+std::uint64_t hash_of_bits(const at::Tensor& tensor) {
+  const at::Tensor dense = tensor.detach().cpu().contiguous();
+  return stable_hash_of_bits({static_cast<const std::byte*>(dense.const_data_ptr()), dense.nbytes()});
+}
+
+VersionsOfUnchanged::VersionsOfUnchanged(std::vector<at::Tensor> tensors) {
+  for (at::Tensor& tensor : tensors) before_.push_back({tensor, version_of(tensor), hash_of_bits(tensor)});
+}
+
+VersionsOfUnchanged::~VersionsOfUnchanged() {
+  for (const Before& before : before_) {
+    try {
+      if (hash_of_bits(before.tensor) == before.hash) set_version(before.tensor, before.version);
+    } catch (const std::exception& error) {
+      log::warn(error.what());  // of a device; the tensor counts as changed
+    }
   }
 }
 

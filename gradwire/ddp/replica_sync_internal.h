@@ -48,6 +48,27 @@ class KeptVersions {
   std::vector<std::uint32_t> versions_;
 };
 
+// A hash of the bits of a tensor on any device.
+std::uint64_t hash_of_bits(const at::Tensor& tensor);
+
+// When it ends, the version counters of those of `tensors` whose bits are as they were at its beginning are as they
+// were, too: nobody takes a tensor for changed that was written with the values that it had.
+class VersionsOfUnchanged {
+ public:
+  explicit VersionsOfUnchanged(std::vector<at::Tensor> tensors);
+  ~VersionsOfUnchanged();
+  VersionsOfUnchanged(const VersionsOfUnchanged&) = delete;
+  VersionsOfUnchanged& operator=(const VersionsOfUnchanged&) = delete;
+
+ private:
+  struct Before {
+    at::Tensor tensor;
+    std::uint32_t version;
+    std::uint64_t hash;
+  };
+  std::vector<Before> before_;
+};
+
 inline constexpr std::size_t kBroadcastChunkBytes = std::size_t{250} << 20;
 
 // Copies the values of `tensors` from rank `root` to all ranks. Collective. Small tensors share a message of at most

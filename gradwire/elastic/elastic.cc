@@ -144,6 +144,11 @@ ElasticEnd Elastic::run(std::int64_t steps, const std::function<void(const Elast
         "Elastic::run(): no DistributedDataParallel was added, and no PostLocalSGDOptimizer with a DilocoAverager; "
         "call add() first");
   }
+  if (impl_->options().copy_before_step && impl_->state().separate_workers() != nullptr) {
+    throw InvalidArgument(
+        "Elastic::run(): ElasticOptions::copy_before_step is for members that train together; the steps of members "
+        "that train separately (DilocoAverager) are not taken back. Leave it out");
+  }
   if (impl_->has_run()) throw InvalidArgument("Elastic::run() was called before; make a new Elastic for another run");
   return impl_->run(steps, step);
 }

@@ -75,6 +75,12 @@ struct ElasticOptions {
   Milliseconds hand_over_patience = Milliseconds(500);
   // Text that all members must have in common besides the model, for example the program's arguments.
   std::string program;
+  // True: each step begins with a copy of the parameters, the optimizers and the states of add_state(), and a step that
+  // breaks brings them back. So a step may change the state at any point, not only in its last act: for example in
+  // several steps of an optimizer, as in a Join over many batches (ddp/join.h). Costs the memory of the state, and the
+  // copy in each step, with a call of each `save`. A ZeroRedundancyOptimizer keeps its own part by itself, either way.
+  // Not for members that train separately.
+  bool copy_before_step = false;
   // Optimizers that share their state out among the ranks (ZeroRedundancyOptimizer). True: each member also holds a
   // copy of the part of the member before it, so that the part of a member that dies is not lost. The same on all
   // members.
@@ -159,7 +165,8 @@ class Elastic final {
   // A step counts when step() returns. When it throws PeerError, TimeoutError or AbortedError, the members that are
   // left meet in a new epoch. There, members that have not counted the step take the state of members that have; when
   // no member has, all do the step again. For that, step() changes the registered state in its last act only (the
-  // optimizer's step), after all communication but that of a ZeroRedundancyOptimizer, which can take its step back.
+  // optimizer's step), after all communication but that of a ZeroRedundancyOptimizer, which can take its step back; or
+  // anywhere, with ElasticOptions::copy_before_step.
   // Buffers and hooks are brought back, and gradients are removed, before a step is done again.
   //
   // Members that train separately call the optimizer's step() once, as the last thing in step(). Steps between two
@@ -167,6 +174,7 @@ class Elastic final {
   // epoch does the exchange, and step() is not called for that step again. A member that comes begins with the number
   // of the member that gives it the outer state.
   //
+  // Throws InvalidArgument for members that train separately with ElasticOptions::copy_before_step.
   // Throws what step() and ElasticOptions::on_slow throw otherwise: the other members then go on without this one.
   // Throws MismatchError when the job runs another program, model or version of gradwire, and when members that counted
   // the same steps hold different parameters; PeerError when no member that holds the state is left, and when the job

@@ -17,6 +17,7 @@
 #include <variant>
 #include <vector>
 
+#include "gradwire/ddp/join.h"
 #include "gradwire/elastic/elastic.h"
 #include "gradwire/elastic/elastic_test_support.h"
 #include "gradwire/hooks/registry.h"
@@ -53,6 +54,7 @@ struct Setting {
   std::function<void(Elastic& elastic, const ElasticStep& at)> after = nullptr;
   std::function<void()> on_save = nullptr;  // as it gives away its state
   bool spoils_what_it_follows = false;      // changes a parameter in the steps that it follows
+  bool joins = false;                       // each step is a Join over one or two batches
 };
 
 // A small net with a buffer that each forward pass changes.
@@ -113,7 +115,13 @@ Course run_member(const ElasticOptions& options, const Setting& setting, AnyNet 
         rank_of_thread = at.rank;
         if (setting.before) setting.before(elastic, at);
         optimizer.zero_grad();
-        loss_of(ddp(samples(at))).backward();
+        if (setting.joins) {
+          Join join({ddp});
+          for (std::int64_t i = 0; i <= (at.step + at.rank) % 2; ++i) loss_of(ddp(samples(at))).backward();
+          join.finish();
+        } else {
+          loss_of(ddp(samples(at))).backward();
+        }
         if (setting.after) setting.after(elastic, at);
         optimizer.step();
         course.history += 'x';
@@ -265,6 +273,15 @@ TEST_F(FollowTest, BuffersAndTheCallsOfTheStepItselfAreOnTheTape) {
     }
   }};
   run<Net>({setting, setting}, {setting});
+  expect_same_ends({0, 1, 2});
+  expect_followed(courses_[2]);
+  EXPECT_EQ(saves(), 3);
+}
+
+// Each Join makes a duplicate of the group, on the members long before the tape begins.
+TEST_F(FollowTest, TheCallsOfAJoinAreOnTheTape) {
+  const Setting setting{.joins = true};
+  run({setting, setting}, {setting});
   expect_same_ends({0, 1, 2});
   expect_followed(courses_[2]);
   EXPECT_EQ(saves(), 3);

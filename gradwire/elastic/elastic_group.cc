@@ -103,10 +103,21 @@ std::uint64_t ElasticGroup::sent_over_networks() const noexcept {
   return sent_before_ + network_payload_bytes(*current_);
 }
 
+ElasticGroup::~ElasticGroup() {
+  const MutexLock lock(mutex_);
+  leave_tap();
+}
+
+void ElasticGroup::leave_tap() {
+  if (tap_ != nullptr) tap_->give_back_number(number_in_tap_);
+  tap_ = nullptr;
+}
+
 void ElasticGroup::set_tap(std::shared_ptr<internal::CallTap> tap) {
   MutexLock lock(mutex_);
+  leave_tap();
   tap_ = tap;
-  number_in_tap_ = tap == nullptr ? 0 : tap->next_group();
+  number_in_tap_ = tap == nullptr ? 0 : tap->take_number();
   lock.unlock();
   for (const auto& duplicate : duplicates()) duplicate->set_tap(tap);
 }

@@ -42,6 +42,9 @@ class ElasticGroup final : public CallGroup,
  public:
   // A group of this rank alone.
   ElasticGroup();
+  ~ElasticGroup() override;
+  ElasticGroup(const ElasticGroup&) = delete;
+  ElasticGroup& operator=(const ElasticGroup&) = delete;
 
   // Collective over `group`: all of its ranks call move_to(), each on its own ElasticGroup. From now on this object's
   // ranks are those of `group`. The duplicates that are still held are made anew, in the order in which they were made.
@@ -104,6 +107,7 @@ class ElasticGroup final : public CallGroup,
   // Makes `call` by `make`, or hands both to the tap.
   std::shared_ptr<Work> call_by(GroupCall& call, const std::function<std::shared_ptr<Work>()>& make);
   void replace_current(std::shared_ptr<ProcessGroup> group) GRADWIRE_EXCLUDES(mutex_);
+  void leave_tap() GRADWIRE_REQUIRES(mutex_);
 
   mutable Mutex mutex_;
   std::shared_ptr<ProcessGroup> current_ GRADWIRE_GUARDED_BY(mutex_);

@@ -277,7 +277,7 @@ void Elastic::Impl::require_cores_well() const {
 }
 
 void Elastic::Impl::do_step(const ElasticStep& at, const std::function<void(const ElasticStep&)>& step) {
-  state_.begin_step();
+  state_.begin_step(options_.copy_before_step);
   in_step_ = true;
   const bool has_memory = state_.has_memory(*group_);
   if (options_.seed) seed_generator(*options_.seed, at);

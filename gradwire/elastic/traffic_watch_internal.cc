@@ -19,7 +19,7 @@ constexpr std::chrono::microseconds kGapWithinStep{20'000};
 constexpr int kShare = 3;
 constexpr std::chrono::seconds kGrace{2};
 // After so many steps of a tape it is seen whether the newcomer comes nearer.
-constexpr int kLook = 8;
+constexpr int kStepsBetweenLooks = 8;
 
 }  // namespace
 
@@ -95,7 +95,7 @@ void YieldingSender::begin_step(std::int64_t behind) noexcept {
     steps_ = 0;
     return;
   }
-  if (steps_++ % kLook != 0) return;
+  if (steps_++ % kStepsBetweenLooks != 0) return;
   const bool waits = times_.waited - seen_.waited > times_.took - seen_.took;
   hurries_ = hurries_ || (steps_ > 1 && behind >= behind_ && waits);
   behind_ = behind;

@@ -23,6 +23,7 @@
 #include "gradwire/ddp/first_rank_memory.h"
 #include "gradwire/ddp/hook_estimates_internal.h"
 #include "gradwire/ddp/hook_state.h"
+#include "gradwire/ddp/replica_sync_internal.h"
 #include "gradwire/hooks/split_optimizer_internal.h"
 
 namespace gradwire::internal {
@@ -89,11 +90,6 @@ StatePart with_their_shapes(ArrivedPart part) {
 }
 
 }  // namespace
-
-std::uint64_t hash_of_bits(const at::Tensor& tensor) {
-  const at::Tensor dense = tensor.detach().cpu().contiguous();
-  return stable_hash_of_bits({static_cast<const std::byte*>(dense.const_data_ptr()), dense.nbytes()});
-}
 
 std::int64_t hash_of_bits(const std::vector<at::Tensor>& tensors) {
   std::vector<std::int64_t> hashes;
@@ -196,15 +192,13 @@ bool TrainingState::is_on_cpu() const {
 }
 
 TrainingState::Hashes TrainingState::hashes() const {
-  std::set<const c10::TensorImpl*> parameters;
-  for (const DdpCore* core : cores_) {
-    for (const at::Tensor& parameter : core->module().parameters()) parameters.insert(parameter.unsafeGetTensorImpl());
-  }
+  std::set<const c10::TensorImpl*> of_modules;
+  for (const at::Tensor& parameter : parameters()) of_modules.insert(parameter.unsafeGetTensorImpl());
   std::vector<std::int64_t> all;
   std::vector<std::int64_t> of_parameters;
   for (const at::Tensor& tensor : tensors()) {
     all.push_back(static_cast<std::int64_t>(hash_of_bits(tensor)));
-    if (parameters.contains(tensor.unsafeGetTensorImpl())) of_parameters.push_back(all.back());
+    if (of_modules.contains(tensor.unsafeGetTensorImpl())) of_parameters.push_back(all.back());
   }
   return {joined(all), joined(of_parameters)};
 }
@@ -218,16 +212,12 @@ std::vector<HookState> TrainingState::hook_states() const {
   return states;
 }
 
-std::vector<std::uint32_t> TrainingState::versions(
-    const std::map<const c10::TensorImpl*, std::uint32_t>& instead) const {
-  std::vector<std::uint32_t> versions;
+std::vector<at::Tensor> TrainingState::parameters() const {
+  std::vector<at::Tensor> all;
   for (const DdpCore* core : cores_) {
-    for (const at::Tensor& parameter : core->module().parameters()) {
-      const auto found = instead.find(parameter.unsafeGetTensorImpl());
-      versions.push_back(found == instead.end() ? static_cast<std::uint32_t>(parameter._version()) : found->second);
-    }
+    for (const at::Tensor& parameter : core->module().parameters()) all.push_back(parameter);
   }
-  return versions;
+  return all;
 }
 
 void TrainingState::wait_for_devices() const {
@@ -244,8 +234,12 @@ void TrainingState::wait_for_devices() const {
   }
 }
 
-void TrainingState::begin_step() {
+void TrainingState::begin_step(bool all) {
   const c10::NoGradGuard no_grad;
+  if (all) {
+    if (!kept_all_) kept_all_.emplace();
+    kept_all_->keep(tensors(), save_rest());
+  }
   kept_buffers_.clear();
   for (const DdpCore* core : cores_) {
     for (const at::Tensor& buffer : core->module().buffers()) kept_buffers_.push_back(buffer.clone());
@@ -258,7 +252,7 @@ void TrainingState::begin_step() {
   for (const UserState& state : user_states_) {
     if (state.begin_step) state.begin_step();
   }
-  kept_versions_ = versions();
+  parameters_at_beginning_.keep(parameters());
 }
 
 bool TrainingState::undo_step() {
@@ -276,7 +270,11 @@ bool TrainingState::undo_step() {
     for (const auto& [parameter, version] : shards.state->undo_step())
       brought_back[parameter.unsafeGetTensorImpl()] = version;
   }
-  return versions(brought_back) == kept_versions_;
+  if (kept_all_) {
+    load_rest(kept_all_->give_back(tensors()));
+    return true;
+  }
+  return !parameters_at_beginning_.has_changed(parameters(), brought_back);
 }
 
 void TrainingState::step_has_counted() {

@@ -9,7 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -19,7 +19,9 @@
 #include "gradwire/ddp/kept_hook_state.h"
 #include "gradwire/ddp/separate_workers.h"
 #include "gradwire/ddp/sharded_state.h"
+#include "gradwire/elastic/parameter_watch_internal.h"
 #include "gradwire/elastic/shard_exchange_internal.h"
+#include "gradwire/elastic/state_copy_internal.h"
 #include "gradwire/elastic/state_part.h"
 
 namespace gradwire::internal {
@@ -34,14 +36,7 @@ struct UserState {
   const void* object = nullptr;                // that was added; null where only functions were
 };
 
-// What arrived of a StatePart. The tensors may be as many bytes in one row, and belong to whoever takes them over.
-struct ArrivedPart {
-  std::string_view text = {};
-  std::vector<at::Tensor> tensors = {};
-};
-
-// A hash of the bits of a tensor on any device, and of several.
-std::uint64_t hash_of_bits(const at::Tensor& tensor);
+// A hash of the bits of tensors on any devices.
 std::int64_t hash_of_bits(const std::vector<at::Tensor>& tensors);
 
 // State of which each member holds a part.
@@ -95,10 +90,11 @@ class TrainingState {
   Hashes hashes() const;
 
   // Keeps what a step changes before its gradients are averaged: the buffers of the modules and the state of the hooks.
-  // A sharded state keeps what it changes by itself.
-  void begin_step();
+  // With `all`, also the parameters, the optimizers and the user's states. A sharded state keeps what it changes by
+  // itself.
+  void begin_step(bool all);
   // Brings back what begin_step() kept, and removes the gradients. Returns false when the step has changed a parameter,
-  // and no sharded state brought it back: then the state is neither that before the step nor that after it.
+  // and nothing brought it back: then the state is neither that before the step nor that after it.
   bool undo_step();
 
   // The step has counted, so nothing of before it is needed any more.
@@ -144,8 +140,7 @@ class TrainingState {
   std::vector<HookState> hook_states() const;
   // Waits for all streams: a step that failed may have left work on streams of the user's.
   void wait_for_devices() const;
-  // The parameters' version counters; `instead`: what counts for some of them.
-  std::vector<std::uint32_t> versions(const std::map<const c10::TensorImpl*, std::uint32_t>& instead = {}) const;
+  std::vector<at::Tensor> parameters() const;
 
   std::vector<DdpCore*> cores_;
   std::vector<torch::optim::Optimizer*> optimizers_;
@@ -155,9 +150,10 @@ class TrainingState {
   std::vector<std::vector<std::string>> orders_;  // by core; empty: not known
   std::size_t in_group_ = 0;                      // the first so many cores are in their group
 
+  std::optional<StateCopy> kept_all_;  // given to begin_step()
   std::vector<at::Tensor> kept_buffers_;
   std::vector<KeptHookState> kept_hook_states_;  // by core
-  std::vector<std::uint32_t> kept_versions_;
+  ParameterWatch parameters_at_beginning_;
 };
 
 }  // namespace gradwire::internal

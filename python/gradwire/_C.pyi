@@ -809,7 +809,7 @@ class ShardedState:
 
 class Elastic:
     def __init__(self, store: Store | None, backend: str, seed: int | None, leave_on_sigterm: bool,
-                 hand_over_patience: timedelta, program: str, shard_copies: bool, shard_checkpoint: str, slow: SlowRule | None,
+                 hand_over_patience: timedelta, program: str, copy_before_step: bool, shard_copies: bool, shard_checkpoint: str, slow: SlowRule | None,
                  on_slow: Callable[[SlowMember], object] | None, follow: bool, timeout: timedelta) -> None: ...
     @property
     def group(self) -> ProcessGroup: ...

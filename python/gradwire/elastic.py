@@ -59,6 +59,10 @@ class Elastic:
         where all members leave, the job's state. Once a rank has failed, gradwire-run kills what is there a second
         after SIGTERM (--grace).
     program: text that all members must have in common besides the model.
+    copy_before_step: each step begins with a copy of the parameters, the optimizers and the other states, and a step that breaks
+        brings them back. So a step may change them at any point, not only in its last act: for example in several steps of an
+        optimizer, as in a Join over many batches. Costs the memory of the state, and the copy in each step. Not for workers far
+        apart (DilocoAverager).
     shard_copies: each member also holds a copy of the part of a ZeroRedundancyOptimizer of the member before it, so that the
         part of a member that dies is not lost. The same on all members.
     shard_checkpoint: a file of such an optimizer, torch.save(optimizer.state_dict(), path) after consolidate_state_dict(), from
@@ -84,6 +88,7 @@ class Elastic:
         leave_on_sigterm: bool = True,
         hand_over_patience: timedelta = timedelta(milliseconds=500),  # noqa: B008 - it cannot be changed
         program: str = "",
+        copy_before_step: bool = False,
         shard_copies: bool = True,
         shard_checkpoint: str = "",
         slow: SlowRule | None = SlowRule(),  # noqa: B008 - it cannot be changed
@@ -93,8 +98,8 @@ class Elastic:
     ) -> None:
         self._optimizers: list[object] = []  # kept while C++ uses their parts
         self._scalers: list[GradScaler] = []
-        self._elastic = _C.Elastic(store, backend, seed, leave_on_sigterm, hand_over_patience, program, shard_copies,
-                                   shard_checkpoint, slow, on_slow, follow, timeout)
+        self._elastic = _C.Elastic(store, backend, seed, leave_on_sigterm, hand_over_patience, program, copy_before_step,
+                                   shard_copies, shard_checkpoint, slow, on_slow, follow, timeout)
 
     @property
     def group(self) -> ProcessGroup:

@@ -33,9 +33,9 @@ namespace {
 
 std::unique_ptr<Elastic> make_elastic(std::shared_ptr<Store> store, std::string backend,
                                       std::optional<std::uint64_t> seed, bool leave_on_sigterm,
-                                      Milliseconds hand_over_patience, std::string program, bool shard_copies,
-                                      std::string shard_checkpoint, std::optional<SlowRule> slow, py::object on_slow,
-                                      bool follow, Milliseconds timeout) {
+                                      Milliseconds hand_over_patience, std::string program, bool copy_before_step,
+                                      bool shard_copies, std::string shard_checkpoint, std::optional<SlowRule> slow,
+                                      py::object on_slow, bool follow, Milliseconds timeout) {
   std::function<void(const SlowMember&)> tell_slow;
   if (!on_slow.is_none()) {
     tell_slow = [held = HeldObject(std::move(on_slow))](const SlowMember& slow) {
@@ -50,6 +50,7 @@ std::unique_ptr<Elastic> make_elastic(std::shared_ptr<Store> store, std::string 
   options.leave_on_sigterm = leave_on_sigterm;
   options.hand_over_patience = hand_over_patience;
   options.program = std::move(program);
+  options.copy_before_step = copy_before_step;
   options.shard_copies = shard_copies;
   options.shard_checkpoint = std::move(shard_checkpoint);
   options.slow = slow;
@@ -185,9 +186,9 @@ void bind_elastic(py::module_& module) {
       .def(py::init<std::shared_ptr<ProcessGroup>, py::object>(), py::arg("group"), py::arg("methods"));
   py::class_<Elastic>(module, "Elastic", EndsUnlocked(), "One member of an elastic job.")
       .def(py::init(&make_elastic), py::arg("store").none(true), py::arg("backend"), py::arg("seed"),
-           py::arg("leave_on_sigterm"), py::arg("hand_over_patience"), py::arg("program"), py::arg("shard_copies"),
-           py::arg("shard_checkpoint"), py::arg("slow").none(true), py::arg("on_slow").none(true), py::arg("follow"),
-           py::arg("timeout"))
+           py::arg("leave_on_sigterm"), py::arg("hand_over_patience"), py::arg("program"), py::arg("copy_before_step"),
+           py::arg("shard_copies"), py::arg("shard_checkpoint"), py::arg("slow").none(true),
+           py::arg("on_slow").none(true), py::arg("follow"), py::arg("timeout"))
       .def_property_readonly("group", [](const Elastic& self) -> std::shared_ptr<ProcessGroup> { return self.group(); })
       .def(
           "add_core", [](Elastic& self, DdpCore& core) { self.add(core); }, py::arg("core"), py::keep_alive<1, 2>())

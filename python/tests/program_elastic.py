@@ -1,10 +1,11 @@
 # SPDX-FileCopyrightText: The gradwire authors
 # SPDX-License-Identifier: Apache-2.0
-"""One member of an elastic job of test_elastic.py: program_elastic.py FOLDER [zero|scaled|follow|norm|catches].
+"""One member of an elastic job of test_elastic.py: program_elastic.py FOLDER [zero|scaled|follow|norm|catches|join].
 
 catches: the loop leaves out a batch whose step raises, so it catches the errors of collectives too.
 
 follow: the process in the place of the killed rank follows the others before it takes part.
+join: each step is a Join over one to three batches, with a step of the optimizer after each, and the rank dies in the second one.
 norm: the model has a layer that normalizes by the samples of all members.
 scaled: as zero, with a GradScaler whose gradients are unscaled before the step in which the rank dies.
 zero: the members share out the state of Adam, and the killed rank dies after it has stepped its own parameters."""
@@ -19,6 +20,7 @@ import torch
 
 import gradwire
 import gradwire.distributed as dist
+from gradwire.distributed.algorithms import Join, JoinableStep
 from gradwire.distributed.optim import ZeroRedundancyOptimizer
 from gradwire.nn import SyncBatchNorm
 from gradwire.nn.parallel import DistributedDataParallel
@@ -46,6 +48,11 @@ def optimizers(model, optimizer=None):
 def samples(step, rank, size):
     generator = torch.Generator().manual_seed(step * 1000 + size * 100 + rank)
     return torch.randn(4, 8, generator=generator)
+
+
+def batches(step, rank):
+    """How many batches a rank has in a step, where the ranks have different numbers."""
+    return 1 + (step + rank) % 3
 
 
 def loss_of(output):
@@ -81,7 +88,8 @@ def main():
     follows = "follow" in sys.argv[2:]
     if follows and (folder / "killed").exists():
         wait_for("epoch/2")  # which it follows: a process that comes while the others meet is in their epoch at once
-    elastic = gradwire.elastic.Elastic(seed=3, follow=follows)
+    uneven = "join" in sys.argv[2:]
+    elastic = gradwire.elastic.Elastic(seed=3, follow=follows, copy_before_step=uneven)
     net = SyncBatchNorm.convert_sync_batchnorm(network("norm" in sys.argv[2:]), elastic.group)
     model = DistributedDataParallel(net, process_group=elastic.group)
     scaled = "scaled" in sys.argv[2:]
@@ -106,6 +114,18 @@ def main():
     elastic.add(model, optimizer, scheduler, scaler)
     elastic.add_state("history", lambda: bytes(history), lambda state: history.__setitem__(slice(None), state))
 
+    def train_uneven(at):
+        with Join([model, JoinableStep(model, optimizer.step)]):
+            for k in range(batches(at.step, at.rank)):
+                optimizer.zero_grad()
+                loss = loss_of(model(samples(at.step + STEPS * k, at.rank, at.size)))
+                if k == 1:
+                    die_once()
+                loss.backward()
+                optimizer.step()
+        scheduler.step()
+        history.append(at.size)
+
     def step(at):
         nonlocal present, followed
         present = at
@@ -118,6 +138,9 @@ def main():
             wait_for_newcomer(at.epoch, "follower/0" if follows else "change")
         if at.epoch == 2 and not at.follows and follows and at.step == LAST_ALONE:
             wait_for_newcomer(at.epoch)
+        if uneven:
+            train_uneven(at)
+            return
         optimizer.zero_grad()
         loss = loss_of(model(samples(at.step, at.rank, at.size)))
         if not with_zero:

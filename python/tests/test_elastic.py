@@ -37,20 +37,22 @@ elastic.add(model)
 """
 
 
-def serial_parameters(sizes):
-    """The parameters when one process does each step for one of sizes[step] ranks after the other."""
+def serial_parameters(sizes, batches=lambda step, rank: 1):
+    """The parameters when one process does each step for one of sizes[step] ranks after the other. batches: how many a rank has in
+    a step; the optimizer steps after each, with zeros from the ranks that have none left."""
     model = program_elastic.network()
     optimizer, scheduler = program_elastic.optimizers(model)
     parameters = list(model.parameters())
     for step, size in enumerate(sizes):
-        averages = [torch.zeros(())] * len(parameters)
-        for rank in range(size):
-            loss = program_elastic.loss_of(model(program_elastic.samples(step, rank, size)))
-            parts = [part * (1 / size) for part in torch.autograd.grad(loss, parameters)]
-            averages = parts if rank == 0 else [sum_ + part for sum_, part in zip(averages, parts, strict=True)]
-        for parameter, average in zip(parameters, averages, strict=True):
-            parameter.grad = average
-        optimizer.step()
+        for k in range(max(batches(step, rank) for rank in range(size))):
+            averages = [torch.zeros_like(parameter) for parameter in parameters]
+            for rank in (rank for rank in range(size) if batches(step, rank) > k):
+                loss = program_elastic.loss_of(model(program_elastic.samples(step + program_elastic.STEPS * k, rank, size)))
+                parts = [part * (1 / size) for part in torch.autograd.grad(loss, parameters)]
+                averages = [sum_ + part for sum_, part in zip(averages, parts, strict=True)]
+            for parameter, average in zip(parameters, averages, strict=True):
+                parameter.grad = average
+            optimizer.step()
         scheduler.step()
     return parameters
 
@@ -69,15 +71,15 @@ def ends_of(folder, program, *arguments, ranks=2):
     return ends, job.stdout
 
 
-def run_job(folder, program, *arguments, ranks=2):
-    """The job of `program` ends with the bits of the serial program. Returns what it printed."""
+def run_job(folder, program, *arguments, ranks=2, **serial):
+    """The job of `program` ends with the bits of serial_parameters(**serial). Returns what it printed."""
     ends, printed = ends_of(folder, program, *arguments, ranks=ranks)
     sizes = list(ends[0]["history"])
     assert len(sizes) == program.STEPS, "a step counted twice or was lost"
     assert sizes[0] == ranks and ranks - 1 in sizes[program.KILL_AT:] and sizes[-1] == ranks, sizes
     assert ranks in sizes[:program.KILL_AT]
     torch.set_num_threads(1)
-    expected = serial_parameters(sizes)
+    expected = serial_parameters(sizes, **serial)
     for end in ends:
         assert list(end["history"]) == sizes
         assert end["rate"] == ends[0]["rate"] == pytest.approx([0.01 * 0.1 ** (program.STEPS // 30)])
@@ -89,6 +91,10 @@ def run_job(folder, program, *arguments, ranks=2):
 @pytest.mark.parametrize("kind", ["adam", "zero", "scaled", "catches"])
 def test_a_loop_that_loses_a_rank_ends_with_the_bits_of_the_serial_program(tmp_path, kind):
     run_job(tmp_path, program_elastic, kind)
+
+
+def test_a_rank_dies_in_a_join_over_uneven_batches_after_the_optimizer_has_stepped(tmp_path):
+    run_job(tmp_path, program_elastic, "join", ranks=3, batches=program_elastic.batches)
 
 
 def test_a_process_that_comes_follows_the_others_before_it_takes_part(tmp_path):

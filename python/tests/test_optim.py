@@ -16,7 +16,7 @@ import torch.distributed.optim  # noqa: F401  (torch.distributed does not import
 from torch import nn
 
 from gradwire import distributed as dist
-from gradwire.distributed.algorithms import Join, Joinable, JoinHook
+from gradwire.distributed.algorithms import Join, Joinable, JoinableStep, JoinHook
 from gradwire.distributed.algorithms.ddp_comm_hooks import ddp_zero_hook, default_hooks, optimizer_overlap_hooks
 from gradwire.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
 from gradwire.distributed.algorithms.model_averaging.hierarchical_model_averager import HierarchicalModelAverager
@@ -446,6 +446,34 @@ def test_zero_joins_beside_ddp(ranks):
     # The first to leave goes on stepping its part, so the last one's model is that of a plain optimizer.
     for result in plain + ranks.all_well(2, partial(body, sharded=True)):
         assert equal(result, plain[1])
+
+
+def test_a_step_on_a_rank_that_has_joined_keeps_its_optimizer_up_to_date(ranks):
+    def body(group, kind):
+        model = DistributedDataParallel(make_model(), process_group=group)
+        optimizer = zero_of(model.parameters(), ADAM, group) if kind == "zero" else ADAM(model.parameters())
+        second = {"zero": [optimizer], "step": [JoinableStep(model, optimizer.step)], "alone": []}[kind]
+        for batches in (1, 4), (3, 1), (2, 2):
+            with Join([model, *second]):
+                for step in range(batches[group.rank()]):
+                    optimizer.zero_grad()
+                    backward(model, group.rank(), step)
+                    optimizer.step()
+        return [parameter.detach().clone() for parameter in model.parameters()]
+
+    sharded = ranks.all_well(2, partial(body, kind="zero"))
+    for result in sharded + ranks.all_well(2, partial(body, kind="step")):
+        assert equal(result, sharded[0])
+    assert not equal(ranks.all_well(2, partial(body, kind="alone"))[0], sharded[0]), "the case proves nothing"
+
+
+def test_a_joinable_step_needs_a_function(ranks):
+    def body(group):
+        model = DistributedDataParallel(make_model(), process_group=group)
+        with pytest.raises(dist.InvalidArgument, match="a NoneType is no function"):
+            JoinableStep(model, None)
+
+    ranks.all_well(1, body)
 
 
 class Branches(nn.Module):

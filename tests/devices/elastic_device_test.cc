@@ -60,6 +60,7 @@ struct Way {
   std::string hook = {};
   bool shards = false;         // the optimizer shares its state out
   bool on_own_stream = false;  // each step runs on a stream of the program's
+  bool copies = false;         // ElasticOptions::copy_before_step; the parameters are zeros as a step breaks
   double tolerance = 1e-6;
 };
 
@@ -81,10 +82,23 @@ std::unique_ptr<torch::optim::Optimizer> optimizer_for(const Way& way, const Dis
                                                    optimizer_factory<torch::optim::Adam>(adam_options()), options);
 }
 
-void run_member(const ElasticOptions& options, const Way& way, const c10::Device& device, const BeforeStep& before,
+// Makes a call on the group while all parameters are zeros.
+void call_without_parameters(Net& net, ProcessGroup& group) {
+  const torch::NoGradGuard no_grad;
+  std::vector<at::Tensor> values;
+  for (at::Tensor& parameter : net->parameters()) {
+    values.push_back(parameter.clone());
+    parameter.zero_();
+  }
+  group.barrier()->wait();
+  for (std::size_t i = 0; i < values.size(); ++i) net->parameters()[i].copy_(values[i]);
+}
+
+void run_member(ElasticOptions options, const Way& way, const c10::Device& device, const BeforeStep& before,
                 MemberEnd& end) {
   const c10::OptionalDeviceGuard here(device.is_cpu() ? std::nullopt : std::optional(device));
   try {
+    options.copy_before_step = way.copies;
     Elastic elastic(options);
     DdpOptions ddp_options;
     ddp_options.process_group = elastic.group();
@@ -99,6 +113,7 @@ void run_member(const ElasticOptions& options, const Way& way, const c10::Device
         if (before) before(at);
         const auto train = [&] {
           optimizer->zero_grad();
+          if (way.copies) call_without_parameters(net, *elastic.group());
           ddp(samples_of(at).to(device)).square().sum().backward();
           optimizer->step();
         };
@@ -196,7 +211,8 @@ INSTANTIATE_TEST_SUITE_P(Jobs, ElasticOnDevices,
                                                .hook = "power_sgd:start=2,min_rate=0",
                                                .tolerance = 1e-4},  // sums of other orders
                                            Way{.name = "shards", .shards = true},
-                                           Way{.name = "own_stream", .on_own_stream = true}),
+                                           Way{.name = "own_stream", .on_own_stream = true},
+                                           Way{.name = "copies", .copies = true}),
                          [](const auto& info) { return info.param.name; });
 
 TEST_P(ElasticOnDevices, AJobLosesAMemberAndGetsANewOne) {

@@ -1,7 +1,6 @@
 // SPDX-FileCopyrightText: The gradwire authors
 // SPDX-License-Identifier: Apache-2.0
-// Parts of a model and of a loop that communicate by themselves, in an elastic job: SyncBatchNorm goes on, and Join is
-// refused.
+// A part of a model that communicates by itself, in an elastic job: SyncBatchNorm goes on.
 #include <gtest/gtest.h>
 #include <torch/nn/modules/batchnorm.h>
 
@@ -10,7 +9,6 @@
 #include <mutex>
 
 #include "gradwire/base/error.h"
-#include "gradwire/ddp/join.h"
 #include "gradwire/elastic/elastic.h"
 #include "gradwire/elastic/elastic_test_support.h"
 #include "gradwire/nn/sync_batch_norm.h"
@@ -114,18 +112,6 @@ TEST(ElasticModulesTest, SyncBatchNormGoesOnWithTheRanksThatThereAre) {
       EXPECT_TRUE(at::allclose(state[i].to(at::kDouble), expected[i].to(at::kDouble), 1e-3, 1e-4)) << "tensor " << i;
     }
   }
-}
-
-TEST(ElasticModulesTest, JoinIsRefusedInOneSentence) {
-  ElasticJob job({.min = 1, .max = 1, .first = 1});
-  Elastic elastic(job.options());
-  DdpOptions options;
-  options.process_group = elastic.group();
-  DistributedDataParallel ddp(Mlp(), options);
-  const std::string error = error_of([&] { Join join({ddp}); });
-  EXPECT_NE(error.find("leave Join out, and deal the samples by ElasticStep's step, rank and size"), std::string::npos)
-      << error;
-  EXPECT_NO_THROW((Join({ddp}, {.enable = false})));
 }
 
 }  // namespace

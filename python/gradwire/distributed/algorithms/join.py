@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from types import TracebackType
-from typing import Any, Sequence
+from typing import Any, Callable, Sequence
 
 import torch
 
@@ -13,7 +13,7 @@ from gradwire import _C
 from gradwire._C import ProcessGroup
 from gradwire._errors import InvalidArgument
 
-__all__ = ["Join", "JoinHook", "Joinable"]
+__all__ = ["Join", "JoinHook", "Joinable", "JoinableStep"]
 
 
 class JoinHook:
@@ -52,6 +52,53 @@ class Joinable(ABC):
 
     def _enter_join(self, kwargs: dict[str, Any]) -> _C.Joinable:
         return _C.PythonJoinable(self.join_hook(**kwargs), self.join_device, self.join_process_group)
+
+
+class _StepHook(JoinHook):
+    def __init__(self, step: Callable[[], object]) -> None:
+        self._step = step
+
+    def main_hook(self) -> None:
+        self._step()
+
+
+class JoinableStep(Joinable):
+    """Makes a rank that has left do what the others do after each backward pass: clip, step an optimizer, step a scheduler.
+
+        with Join([model, JoinableStep(model, optimizer.step)]):
+            for x, target in loader:
+                optimizer.zero_grad()
+                loss_of(model(x), target).backward()
+                optimizer.step()
+
+    ddp: the DistributedDataParallel, which stands before this object in the list; it gives a rank that has left the averages
+        in .grad.
+    step: reads gradients, and changes what is the same on all ranks, without communication. One call follows each forward
+        pass within the Join.
+
+    Without it such a rank does not step. At the end it gets the parameters of the last joiner, but momentum, averages of squares and
+    counts of steps stay behind, so the ranks' later steps differ. PyTorch's Join is like that. A ZeroRedundancyOptimizer needs
+    none: it is a Joinable itself.
+    """
+
+    def __init__(self, ddp: Joinable, step: Callable[[], object]) -> None:
+        super().__init__()
+        if not callable(step):
+            raise InvalidArgument(f"JoinableStep: a {type(step).__name__} is no function; give what follows a backward pass.")
+        self._ddp = ddp
+        self._step = step
+
+    def join_hook(self, **kwargs: Any) -> JoinHook:
+        """Calls the step."""
+        return _StepHook(self._step)
+
+    @property
+    def join_device(self) -> torch.device:
+        return self._ddp.join_device
+
+    @property
+    def join_process_group(self) -> ProcessGroup:
+        return self._ddp.join_process_group
 
 
 class Join:
