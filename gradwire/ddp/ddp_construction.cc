@@ -17,6 +17,7 @@
 #include "gradwire/ddp/ddp_options_internal.h"
 #include "gradwire/ddp/device_sharing_internal.h"
 #include "gradwire/ddp/distributed_data_parallel.h"
+#include "gradwire/process_group/changing_ranks.h"
 #include "gradwire/process_group/init.h"
 #include "gradwire/process_group/work_internal.h"
 
@@ -164,7 +165,9 @@ void DdpCore::Parts::begin_alike(const std::vector<NamedTensor>& named) {
   const std::vector<c10::Device> devices = internal::devices_of(parameters);
   const c10::DeviceType place = devices.empty() ? c10::DeviceType::CPU : devices.front().type();
   internal::verify_replicas(reducer->control(), compared, internal::settings_of(options, tuned, place));
-  if (!devices.empty()) internal::require_no_shared_device(reducer->control(), devices);
+  const auto* const changing = dynamic_cast<const ChangingRanks*>(group.get());
+  const bool has_stand_ins = changing != nullptr && changing->has_stand_ins();  // on this rank's own device
+  if (!devices.empty() && !has_stand_ins) internal::require_no_shared_device(reducer->control(), devices);
   start();
   internal::broadcast_values(reducer->control(), state(with_buffers));
   reducer->prepare_memory();

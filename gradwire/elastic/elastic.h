@@ -100,9 +100,9 @@ struct ElasticOptions {
   // A newcomer follows the members while they train, and they stop for it only when it is as far as they are: it gets
   // the state in the background, and then does the steps that they have done since, with the results of their
   // collectives. So step() is called on it with ElasticStep::follows, also some times before it has the state. False,
-  // and in jobs with members that train separately, with optimizers that share their state out, with a model that is
-  // not on the CPU, with one member only, with a step that sends messages to single ranks, or with another call in it
-  // that the newcomer cannot repeat: the members wait while the state is on its way. The same on all members. Costs one
+  // and in jobs with members that train separately, with optimizers that share their state out, with one member
+  // only, with a step that sends messages to single ranks, or with another call in it that the newcomer cannot repeat:
+  // the members wait while the state is on its way. The same on all members. Costs one
   // look into the store at each step.
   bool follow = false;
   // How long a member waits for the next epoch, for the others there, for a collective, and for the job's store over

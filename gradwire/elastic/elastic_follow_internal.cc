@@ -30,7 +30,7 @@ bool cannot_repeat(const std::exception& error) {
 }  // namespace
 
 bool Elastic::Impl::can_follow() const {
-  return options_.follow && state_.shards().empty() && state_.separate_workers() == nullptr && is_on_cpu_;
+  return options_.follow && state_.shards().empty() && state_.separate_workers() == nullptr;
 }
 
 void Elastic::Impl::follow(Member& member, const std::function<void(const ElasticStep&)>& step) {

@@ -98,6 +98,10 @@ bool ElasticGroup::has_hosts() const {
   return hosts != nullptr && hosts->hosts() < hosts->size();
 }
 
+bool ElasticGroup::has_stand_ins() const {
+  return dynamic_cast<const internal::MirrorGroup*>(current().get()) != nullptr;
+}
+
 std::uint64_t ElasticGroup::sent_over_networks() const noexcept {
   const MutexLock lock(mutex_);
   return sent_before_ + network_payload_bytes(*current_);

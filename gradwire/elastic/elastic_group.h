@@ -62,6 +62,7 @@ class ElasticGroup final : public CallGroup,
   std::shared_ptr<ProcessGroup> current() const override;
 
   bool has_hosts() const override;
+  bool has_stand_ins() const override;
   std::shared_ptr<Work> call_over_hosts(GroupCall& call, const std::function<std::shared_ptr<Work>()>& make) override {
     return call_by(call, make);
   }

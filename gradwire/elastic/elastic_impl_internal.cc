@@ -75,7 +75,6 @@ Elastic::Impl::Impl(ElasticOptions options)
 
 ElasticEnd Elastic::Impl::run(std::int64_t steps, const std::function<void(const ElasticStep&)>& step) {
   has_run_ = true;
-  is_on_cpu_ = state_.is_on_cpu();
   std::optional<internal::LeaveSignal> signal;
   if (options_.leave_on_sigterm) signal.emplace();
   const std::string program =

@@ -80,7 +80,6 @@ class Elastic::Impl {
   internal::Departure departure_;    // of this member
   bool has_followed_ = false;        // what it holds, it has by following, and no member has confirmed that
   bool in_step_ = false;
-  bool is_on_cpu_ = true;  // the model, from run() on
   bool asked_to_leave_ = false;
   bool has_run_ = false;
 };

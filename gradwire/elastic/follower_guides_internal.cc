@@ -62,8 +62,8 @@ void FollowerGuides::look(membership::Member& member, const TrainingState& state
     if (!expected.is_told || !member.follows_from(expected.follower.number, step)) return false;
     if (snapshot == nullptr) {
       const auto memory = std::exchange(snapshot_memory_, nullptr);
-      snapshot = std::make_shared<const StateSnapshot>(
-          snapshot_of(state, step, {group_->multiplies_as_it_sums(), group_->has_hosts()}, memory.get()));
+      snapshot = std::make_shared<const StateSnapshot>(snapshot_of(
+          state, step, {group_->multiplies_as_it_sums(), group_->has_hosts(), group_->stages_devices()}, memory.get()));
     }
     guide(member, expected.follower, snapshot, step_time);
     return true;

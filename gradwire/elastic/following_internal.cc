@@ -51,7 +51,7 @@ Head head_of(const at::Tensor& tensor) {
 
 std::string to_text(const FollowingBegin& begin) {
   return concat(begin.step, " ", begin.hash, " ", begin.traits.multiplies ? 1 : 0, " ", begin.traits.has_hosts ? 1 : 0,
-                " ", begin.orders.size(), "\n", begin.orders, begin.shared);
+                " ", begin.traits.stages_devices ? 1 : 0, " ", begin.orders.size(), "\n", begin.orders, begin.shared);
 }
 
 FollowingBegin following_begin_of(const std::string& text) {
@@ -59,7 +59,8 @@ FollowingBegin following_begin_of(const std::string& text) {
   std::istringstream line(text.substr(0, end));
   FollowingBegin begin;
   std::size_t orders = 0;
-  line >> begin.step >> begin.hash >> begin.traits.multiplies >> begin.traits.has_hosts >> orders;
+  line >> begin.step >> begin.hash >> begin.traits.multiplies >> begin.traits.has_hosts >>
+      begin.traits.stages_devices >> orders;
   begin.orders = text.substr(end + 1, orders);
   begin.shared = text.substr(end + 1 + orders);
   return begin;
@@ -81,10 +82,11 @@ StateSnapshot snapshot_of(const TrainingState& state, std::int64_t step, MirrorG
   const c10::NoGradGuard no_grad;
   StateSnapshot snapshot;
   snapshot.step = step;
+  state.wait_for_devices();
   const auto copies_of = [&](const std::vector<at::Tensor>& tensors) {
     std::vector<at::Tensor> copies;
     for (const at::Tensor& tensor : tensors) {
-      copies.push_back(memory == nullptr ? tensor.detach().clone(at::MemoryFormat::Contiguous) : memory->copy(tensor));
+      copies.push_back(memory == nullptr ? contiguous_copy_on_cpu(tensor) : memory->copy(tensor));
       snapshot.bytes += tensor.nbytes();
     }
     return copies;

@@ -33,6 +33,11 @@ std::shared_ptr<const Mapping> fresh_memory(const std::vector<at::Tensor>& tenso
 
 }  // namespace
 
+at::Tensor contiguous_copy_on_cpu(const at::Tensor& tensor) {
+  const at::Tensor source = tensor.detach();
+  return source.is_cpu() ? source.clone(at::MemoryFormat::Contiguous) : source.cpu().contiguous();
+}
+
 SnapshotMemory::SnapshotMemory(const std::vector<at::Tensor>& tensors) : memory_(fresh_memory(tensors)) {
   if (memory_ == nullptr || memory_->bytes() <= kLittle) {
     write_to_pages();
@@ -53,10 +58,10 @@ at::Tensor SnapshotMemory::copy(const at::Tensor& tensor) {
   const at::Tensor source = tensor.detach();
   const std::size_t end = used_ + aligned(source.nbytes());
   if (memory_ == nullptr || !has_ended_ || source.nbytes() == 0 || end > memory_->bytes())
-    return source.clone(at::MemoryFormat::Contiguous);
+    return contiguous_copy_on_cpu(source);
   at::Tensor copy = at::from_blob(
       memory_->data() + std::exchange(used_, end), source.sizes(), [keep = memory_](void*) mutable { keep.reset(); },
-      source.options());
+      source.options().device(at::kCPU));
   return copy.copy_(source);
 }
 

@@ -18,6 +18,9 @@
 
 namespace gradwire::internal {
 
+// A contiguous copy of `tensor` in memory of its own, which is on the CPU.
+at::Tensor contiguous_copy_on_cpu(const at::Tensor& tensor);
+
 // One thread uses the object. The copies keep the memory.
 class SnapshotMemory final {
  public:
@@ -30,8 +33,8 @@ class SnapshotMemory final {
 
   // Whether the pages are written to, or that has taken too long for others to wait for it.
   bool is_ready() const noexcept { return has_ended_ || patience_.expired(); }
-  // A contiguous copy of `tensor`, which is on the CPU: in this memory if it is written to and there is room, else
-  // in memory of its own.
+  // A contiguous copy on the CPU of `tensor`, which may be on a device: in this memory if it is written to and there is
+  // room, else in memory of its own.
   at::Tensor copy(const at::Tensor& tensor);
 
  private:

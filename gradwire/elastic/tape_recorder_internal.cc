@@ -21,13 +21,13 @@ bool is_message(const GroupCall& call) {
          std::holds_alternative<RecvAnySourceCall>(call);
 }
 
-// The values of all tensors, one after another.
+// The values of all tensors, one after another. What is on a device comes in the order of the present stream.
 at::Tensor copy_of(const Tensors& tensors, TapeMemory& memory) {
   const c10::NoGradGuard no_grad;
   at::Tensor bytes = memory.take(total_bytes(tensors));
   auto* to = bytes.mutable_data_ptr<std::uint8_t>();
   for (const at::Tensor& tensor : tensors) {
-    const at::Tensor dense = tensor.contiguous();
+    const at::Tensor dense = tensor.cpu().contiguous();
     if (dense.nbytes() > 0) std::memcpy(to, dense.const_data_ptr(), dense.nbytes());
     to += dense.nbytes();
   }

@@ -186,11 +186,6 @@ std::vector<at::Tensor> TrainingState::tensors() const {
   return all;
 }
 
-bool TrainingState::is_on_cpu() const {
-  const std::vector<at::Tensor> all = tensors();
-  return std::all_of(all.begin(), all.end(), [](const at::Tensor& tensor) { return tensor.is_cpu(); });
-}
-
 TrainingState::Hashes TrainingState::hashes() const {
   std::set<const c10::TensorImpl*> of_modules;
   for (const at::Tensor& parameter : parameters()) of_modules.insert(parameter.unsafeGetTensorImpl());
@@ -238,7 +233,9 @@ void TrainingState::begin_step(bool all) {
   const c10::NoGradGuard no_grad;
   if (all) {
     if (!kept_all_) kept_all_.emplace();
+    wait_for_devices();
     kept_all_->keep(tensors(), save_rest());
+    wait_for_devices();  // the step may write on other streams than that of the copies
   }
   kept_buffers_.clear();
   for (const DdpCore* core : cores_) {

@@ -77,8 +77,8 @@ class TrainingState {
   std::string details() const;
   // The parameters and buffers of all modules, each tensor once.
   std::vector<at::Tensor> tensors() const;
-  // Whether all of tensors() are on the CPU.
-  bool is_on_cpu() const;
+  // Waits for all streams of the devices on which the state is: a step may have left work on streams of the user's.
+  void wait_for_devices() const;
   // A hash of the bits of tensors().
   std::int64_t hash() const { return hashes().all; }
   // The same, and one of the parameters alone. Buffers may differ between members: batch normalization follows each
@@ -138,8 +138,6 @@ class TrainingState {
   };
   Details in_detail() const;
   std::vector<HookState> hook_states() const;
-  // Waits for all streams: a step that failed may have left work on streams of the user's.
-  void wait_for_devices() const;
   std::vector<at::Tensor> parameters() const;
 
   std::vector<DdpCore*> cores_;

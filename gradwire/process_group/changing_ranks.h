@@ -30,6 +30,8 @@ class ChangingRanks {
   // one call. Returns the Work that `make` returns, or one that stands for it, and throws what `make` throws.
   virtual std::shared_ptr<Work> call_over_hosts(GroupCall& call,
                                                 const std::function<std::shared_ptr<Work>()>& make) = 0;
+  // Whether the other ranks are stand-ins, which hold what this rank holds: true on a rank that follows.
+  virtual bool has_stand_ins() const = 0;
   // network_payload_bytes() of all groups that calls have gone to.
   virtual std::uint64_t sent_over_networks() const noexcept = 0;
 };

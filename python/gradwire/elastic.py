@@ -73,8 +73,8 @@ class Elastic:
     follow: a newcomer follows the members while they train, and they stop for it only when it is as far as they are: it gets the
         state in the background, and then does the steps that they have done since, with the results of their collectives. So the
         step function is called on it with ElasticStep.follows, also some times before it has the state. False, and in jobs with
-        members that train separately, with a ZeroRedundancyOptimizer, with a model that is not on the CPU, with one member only, or
-        with calls in a step that the newcomer cannot repeat: the members wait while the state is on its way. The same on all members.
+        members that train separately, with a ZeroRedundancyOptimizer, with one member only, or with calls in a step that the newcomer
+        cannot repeat: the members wait while the state is on its way. The same on all members.
     timeout: how long a member waits for the next epoch, for the others there, for a collective, and for the job's store over TCP when
         its server is gone.
     """

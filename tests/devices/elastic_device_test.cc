@@ -61,6 +61,7 @@ struct Way {
   bool shards = false;         // the optimizer shares its state out
   bool on_own_stream = false;  // each step runs on a stream of the program's
   bool copies = false;         // ElasticOptions::copy_before_step; the parameters are zeros as a step breaks
+  bool follows = false;        // newcomers follow the members while these train
   double tolerance = 1e-6;
 };
 
@@ -69,6 +70,8 @@ struct MemberEnd {
   bool killed = false;
   std::vector<at::Tensor> values = {};  // on the CPU
   std::vector<c10::Device> moments_on = {};
+  std::int64_t followed = 0;  // steps of other members that it has done
+  int loads = 0;              // how often it got the state of another member
 };
 
 using BeforeStep = std::function<void(const ElasticStep& at)>;
@@ -99,6 +102,7 @@ void run_member(ElasticOptions options, const Way& way, const c10::Device& devic
   const c10::OptionalDeviceGuard here(device.is_cpu() ? std::nullopt : std::optional(device));
   try {
     options.copy_before_step = way.copies;
+    options.follow = way.follows;
     Elastic elastic(options);
     DdpOptions ddp_options;
     ddp_options.process_group = elastic.group();
@@ -106,10 +110,14 @@ void run_member(ElasticOptions options, const Way& way, const c10::Device& devic
     DistributedDataParallel ddp(net, ddp_options);
     if (!way.hook.empty()) ddp.register_comm_hook(make_hook(way.hook));
     const auto optimizer = optimizer_for(way, ddp, elastic.group());
-    elastic.add(ddp).add(*optimizer);
+    elastic.add(ddp)
+        .add(*optimizer)
+        .add_state(
+            "loads", [] { return std::string(); }, [&](const std::string&) { ++end.loads; });
     const auto own_stream = way.on_own_stream ? std::optional(new_stream(device)) : std::nullopt;
     try {
       elastic.run(kSteps, [&](const ElasticStep& at) {
+        end.followed += at.follows ? 1 : 0;
         if (before) before(at);
         const auto train = [&] {
           optimizer->zero_grad();
@@ -242,6 +250,55 @@ TEST_P(ElasticOnDevices, AJobLosesAMemberAndGetsANewOne) {
           << (ends[0].values[i] - on_cpu.members[0].values[i]).abs().max().item<double>();
     }
   }
+  EXPECT_EQ(races(), "");
+}
+
+class FollowOnDevices : public ::testing::TestWithParam<Way> {};
+INSTANTIATE_TEST_SUITE_P(
+    Jobs, FollowOnDevices,
+    ::testing::Values(Way{.name = "average", .follows = true},
+                      Way{.name = "ef21", .hook = "int8:memory=ef21", .follows = true},
+                      Way{.name = "power_sgd", .hook = "power_sgd:start=2,min_rate=0", .follows = true},
+                      Way{.name = "own_stream", .on_own_stream = true, .follows = true}),
+    [](const auto& info) { return info.param.name; });
+
+// Two members go on training while a third one gets their state, and then the results of their calls, on its own
+// device. When they stop for it, it has their bits.
+TEST_P(FollowOnDevices, ANewcomerIsAsFarAsTheMembersWhenTheyMeet) {
+  const Way& way = GetParam();
+  constexpr std::int64_t kMeetAt = 30;
+  ElasticJob job({.min = 1, .max = 3, .first = 2});
+  std::vector<MemberEnd> ends(3);
+  std::atomic<bool> start_another{false};
+  const BeforeStep wait = [&](const ElasticStep& at) {
+    if (at.epoch != 1 || at.follows) return;
+    if (at.step == kGrowAt) start_another = true;
+    if (at.step == kGrowAt + 1) job.decided(membership::follower_key(1, 0));
+    if (at.step == kMeetAt) job.decided(membership::change_key(1));
+  };
+  std::vector<std::thread> threads;
+  const auto start = [&](std::size_t index) {
+    threads.emplace_back([&, index] {
+      run_member(job.options(), way, fake_device(static_cast<int>(index)), wait, ends[index]);
+      start_another = true;  // also when it failed before
+    });
+  };
+  start(0);
+  start(1);
+  while (!start_another) std::this_thread::yield();
+  start(2);
+  for (auto& thread : threads) thread.join();
+  for (const MemberEnd& end : ends) {
+    ASSERT_EQ(end.error, "");
+    expect_equal_bits(end.values, ends[0].values, "a member against member 0");
+  }
+  EXPECT_EQ(ends[2].loads, 1) << "it took the state again when the members stopped";
+  EXPECT_GT(ends[2].followed, 3) << "three steps come before it has the state";
+  const std::vector<int> sizes = sizes_of(job.journal(), kSteps);
+  EXPECT_EQ(sizes.back(), 3);
+  EXPECT_EQ(membership::read_membership_log(job.journal()).size(), 2U) << "the members stopped more than once";
+  EXPECT_EQ(ends[0].values.back()[0].item<float>(), static_cast<float>(kSteps));
+  if (way.hook.empty()) expect_equal_bits(ends[0].values, serial_values(sizes), "the serial program");
   EXPECT_EQ(races(), "");
 }
 
