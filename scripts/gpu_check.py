@@ -28,7 +28,7 @@ from gpu_steps.training import step_four_ranks, step_hooks, step_nccl, step_stag
 STEPS = [("machine", step_machine, 60, False), ("build", step_build, 570, False), ("bytes", step_bytes, 120, False),
          ("tests", step_tests, 300, False), ("speed", step_speed, 120, True), ("hooks", step_hooks, 300, False),
          ("nccl", step_nccl, 180, True), ("four_ranks", step_four_ranks, 180, False), ("staging", step_staging, 120, False),
-         ("python", step_python, 180, False), ("elastic", step_elastic, 120, False), ("graph", step_graph, 60, True), ("peers", step_peers, 120, False),
+         ("python", step_python, 180, False), ("elastic", step_elastic, 180, False), ("graph", step_graph, 60, True), ("peers", step_peers, 120, False),
          ("sanitizer", step_sanitizer, 420, True)]
 
 

@@ -35,16 +35,17 @@ def step_python(check):
 
 
 def elastic_line(check, device, way):
-    """The line of an elastic job of two ranks on a device, of which one is killed and replaced."""
+    """The line of an elastic job on a device, of whose ranks one is killed and replaced. A rank alone is not followed."""
+    ranks = 3 if way == "follow" else 2
     with tempfile.TemporaryDirectory() as folder:
-        lines, problem = check.ranks(2, check.python_program(ELASTIC_CHECK), device, folder, way, options=("--elastic", "1:2"))
+        lines, problem = check.ranks(ranks, check.python_program(ELASTIC_CHECK), device, folder, ranks, way, options=("--elastic", f"1:{ranks}"))
     return lines[0] if lines and not problem else {"hook": way, "failed": problem or "nothing was printed"}
 
 
 def step_elastic(check):
     """Elastic jobs from Python whose models are on the device: a rank is killed and replaced; losses beside the CPU's."""
     rows, problems = [], []
-    for way in ("plain", "int8", "zero", "diloco"):
+    for way in ("plain", "int8", "zero", "diloco", "copies", "follow"):
         on_cpu = elastic_line(check, "cpu", way)
         measured = elastic_line(check, "cuda", way) if check.gpu and "failed" not in on_cpu else on_cpu
         row, problem = compare_hook(way, measured, on_cpu)

@@ -24,7 +24,7 @@ LAUNCHER = f"""
     words = sys.argv[sys.argv.index("-n") + 1:]
     program = next(at for at, word in enumerate(words) if word.endswith(("device_check", "_check.py")))
     if words[program].endswith("elastic_check.py"):
-        device, folder, way = words[program + 1:]
+        device, folder, ranks, way = words[program + 1:]
         drift = 0.5 if way == os.environ.get("DRIFT_ELASTIC") and device == "cuda" else 0
         print("[rank 0] " + json.dumps(dict(world=int(words[0]), hook=way, losses=[1.0 + drift])))
         sys.exit(0)
