@@ -151,6 +151,7 @@ std::shared_ptr<ProcessGroup> ElasticGroup::do_dup() {
   std::shared_ptr<ElasticGroup> duplicate(new ElasticGroup(std::move(made)));
   duplicate->set_timeout(timeout());
   const MutexLock lock(mutex_);
+  std::erase_if(duplicates_, [](const auto& weak) { return weak.expired(); });  // each Join in a step made one
   duplicates_.push_back(duplicate);
   if (tap_ != nullptr) duplicate->set_tap(tap_);
   return duplicate;
