@@ -224,6 +224,7 @@ int run_joined(const Options& options, const std::string& secret, SignalQueue& s
   view.elastic->deaths_per_minute = options.elastic->deaths_per_minute;
   view.elastic->course = [&] { return host.course(); };
   view.elastic->answers = [&] { return host.answers(); };
+  view.elastic->host = host.name();
   view.elastic->on_death = [&] { host.on_death(); };
   view.on_failure = [&] { host.gives_up(); };
   view.on_interruption = view.on_failure;

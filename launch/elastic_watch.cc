@@ -57,12 +57,13 @@ ElasticWatch::Answer ElasticWatch::on_coordinator_end() {
   } catch (const LaunchError& error) {
     return fails(error.what());
   }
-  return {true, true,
-          concat("gradwire-run: the coordinator died of ", describe(end),
-                 ", and goes on from its journal as a new process\n")};
+  return {.goes_on = true,
+          .is_replaced = true,
+          .text = concat("gradwire-run: the coordinator died of ", describe(end),
+                         ", and goes on from its journal as a new process\n")};
 }
 
-ElasticWatch::Answer ElasticWatch::on_rank_death(const EarlierDeath& death,
+ElasticWatch::Answer ElasticWatch::on_rank_death(pid_t process, const EarlierDeath& death,
                                                  std::function<std::vector<std::string>()> last_lines) {
   if (view_.on_death) view_.on_death();
   const int deaths = rank_deaths_.add(Deadline::Clock::now());
@@ -77,6 +78,11 @@ ElasticWatch::Answer ElasticWatch::on_rank_death(const EarlierDeath& death,
     return Answer{.text = concat(what, "; that is death ", number, " ", since, ", more than --deaths-per-minute ",
                                  view_.deaths_per_minute, end)};
   };
+  if (course.has_finished_with(view_.host, process)) {
+    return {.goes_on = true,
+            .fails_the_job = true,
+            .text = concat(what, " after the job's last step was counted; no process takes its place\n")};
+  }
   if (course.has_lost_state()) return {.text = concat(what, "; ", membership::kStateIsLost, end)};
   if (answers) {
     if (deaths > view_.deaths_per_minute) return too_many(deaths, "within a minute");
@@ -86,7 +92,9 @@ ElasticWatch::Answer ElasticWatch::on_rank_death(const EarlierDeath& death,
           in_a_row, concat("of a member since the job last came further, which was to step ", course.furthest_step()));
     }
   }
-  Answer answer{true, true, concat(what, ", and a new process takes its place (death ", deaths, " within a minute)\n")};
+  Answer answer{.goes_on = true,
+                .is_replaced = true,
+                .text = concat(what, ", and a new process takes its place (death ", deaths, " within a minute)\n")};
   try {
     ranks_.start_again(death.rank);
   } catch (const LaunchError& error) {

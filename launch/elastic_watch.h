@@ -34,6 +34,7 @@ struct ElasticView {
   // Whether the job's store answers and the job goes on. Ranks that die while it does not say nothing of themselves, so
   // they never end the job. Null: this host has the store.
   std::function<bool()> answers = nullptr;
+  std::string host = {};  // Joined::host of this launcher's ranks
   // Called when a rank has died. Null: this host has the coordinator, which sees that itself.
   std::function<void()> on_death = nullptr;
 };
@@ -62,15 +63,17 @@ class ElasticWatch final {
   // How the job goes on after a death.
   struct Answer {
     bool goes_on = false;
-    bool is_replaced = false;  // a new process runs in the place of the one that has died
-    std::string text;          // what to tell
+    bool is_replaced = false;    // a new process runs in the place of the one that has died
+    bool fails_the_job = false;  // where the job goes on: it has failed all the same, when the other ranks have ended
+    std::string text;            // what to tell
   };
   // The coordinator has ended: starts it again, unless it ends too often.
   Answer on_coordinator_end();
-  // A rank has ended badly and was reaped: counts the death, and starts a new process in its place, unless ranks die
-  // too often, or nobody holds the state of the job. `last_lines` returns EarlierDeath::last_lines, once all output was
-  // read.
-  Answer on_rank_death(const EarlierDeath& death, std::function<std::vector<std::string>()> last_lines);
+  // A rank has ended badly and was reaped, and its process had the number `process`: counts the death, and starts a new
+  // process in its place, unless ranks die too often, or nobody holds the state of the job. A rank that had part in the
+  // last step of a job that has finished is not replaced, and fails the job. `last_lines` returns
+  // EarlierDeath::last_lines, once all output was read.
+  Answer on_rank_death(pid_t process, const EarlierDeath& death, std::function<std::vector<std::string>()> last_lines);
   // The first of this launcher's deaths between which the job did not come further, where on_rank_death() has answered
   // that the job ends; nothing where there was one death only. Call after all output was read.
   std::optional<EarlierDeath> first_of_row() const;

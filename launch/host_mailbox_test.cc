@@ -108,7 +108,7 @@ TEST(HostMailboxTest, AnEpochIsAskedForUntilItIsKnown) {
 TEST(HostMailboxTest, TheCourseIsThatOfTheNewestRound) {
   HostMailbox mailbox;
   membership::JobCourse course;
-  course.add(membership::Began{1, 1, 7});
+  course.add(1, membership::Began{1, 1, 7});
   mailbox.report(*mailbox.take_orders(), {.course = course});
   EXPECT_EQ(mailbox.course().furthest_step(), 7);
 }

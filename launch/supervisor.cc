@@ -100,8 +100,8 @@ void Supervisor::check_stall() {
 
 void Supervisor::serve_other_hosts() {
   constexpr milliseconds kLook{50};
-  while (elastic_ && phases_.is(Phase::running) && outcome_.exit_code() == 0 && elastic_->has_hosts() &&
-         !elastic_->has_lost_state()) {
+  while (elastic_ && phases_.is(Phase::running) && (outcome_.exit_code() == 0 || failed_after_job_) &&
+         elastic_->has_hosts() && !elastic_->has_lost_state()) {
     if (phases_.is_late(now())) {
       outcome_.late_hosts = true;
       return;
@@ -241,6 +241,7 @@ void Supervisor::on_coordinator_end() {
 }
 
 void Supervisor::on_rank_end(int rank) {
+  const pid_t process = ranks_.processes()[static_cast<std::size_t>(rank)].pid;
   const ProcessEnd end = ranks_.reap_rank(rank);
   outcome_.ends[rank] = end;
   if (end.good() || outcome_.first_bad) return;
@@ -255,17 +256,25 @@ void Supervisor::on_rank_end(int rank) {
                              .after = std::chrono::duration_cast<milliseconds>(now() - started_),
                              .last_lines = {},
                              .error_file = output_.error_file(rank)};
-    const ElasticWatch::Answer answer = elastic_->on_rank_death(death, output_.error_lines_of_process(rank));
+    const ElasticWatch::Answer answer = elastic_->on_rank_death(process, death, output_.error_lines_of_process(rank));
     output_.say(answer.text);
     if (answer.is_replaced) outcome_.ends[rank].reset();
+    if (answer.fails_the_job) {
+      failed_after_job_ = true;
+      return set_first_bad(rank);
+    }
     if (answer.goes_on) return;
     ended_by_row_ = true;
   }
+  set_first_bad(rank);
+  enter(Phase::noticing);
+  if (view_.on_failure) view_.on_failure();
+}
+
+void Supervisor::set_first_bad(int rank) {
   outcome_.first_bad = rank;
   outcome_.first_bad_after = std::chrono::duration_cast<milliseconds>(now() - started_);
   outcome_.first_bad_at = std::chrono::system_clock::now();
-  enter(Phase::noticing);
-  if (view_.on_failure) view_.on_failure();
 }
 
 }  // namespace gradwire::launch

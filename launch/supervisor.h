@@ -87,6 +87,7 @@ class Supervisor {
   void end_wait();
   void on_signal(int signal);
   void on_rank_end(int rank);
+  void set_first_bad(int rank);
   void on_front_death();
   void on_coordinator_end();
   // Kills the rank for which the others wait (--replace-stalled).
@@ -122,8 +123,9 @@ class Supervisor {
   EndPhases::Time started_{};
   JobOutcome outcome_;
   int late_interruption_ = 0;
-  bool ended_by_row_ = false;  // an elastic job was ended because of its deaths
-  bool hosts_kill_ = false;    // JobView::gentle: the second SIGINT was passed on
+  bool ended_by_row_ = false;      // an elastic job was ended because of its deaths
+  bool failed_after_job_ = false;  // a rank failed after the last step of an elastic job
+  bool hosts_kill_ = false;        // JobView::gentle: the second SIGINT was passed on
 };
 
 }  // namespace gradwire::launch

@@ -64,7 +64,7 @@ void HostWatch::follow() {
     const std::int64_t number = next_event_++;
     const std::optional<Event> event = known_event_of(*text);
     if (!event) continue;  // the coordinator refuses whoever wrote it
-    course_.add(*event);
+    course_.add(number, *event);
     if (const auto* joined = std::get_if<Joined>(&*event); joined != nullptr && joined->host == host_)
       alive_[number] = joined->identity;
     const auto goes = [this](std::int64_t member) {

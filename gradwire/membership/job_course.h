@@ -4,8 +4,10 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <set>
 #include <string>
+#include <utility>
 
 #include "gradwire/membership/records.h"
 
@@ -14,8 +16,8 @@ namespace gradwire::membership {
 // Not thread-safe.
 class JobCourse {
  public:
-  // Takes the next event of the job's log.
-  void add(const Event& event);
+  // Takes the next event of the job's log, and the event's number.
+  void add(std::int64_t number, const Event& event);
 
   // The largest step that the job is known to have come to: one with which an epoch has begun, or that an epoch has
   // reached since (Reached). -1 before the first. A job comes further when it grows.
@@ -31,8 +33,13 @@ class JobCourse {
   // Whether a member has told that the last step was counted, or that nobody holds the state of the job.
   bool has_finished() const noexcept { return has_finished_; }
   bool has_lost_state() const noexcept { return has_lost_state_; }
+  // Whether the process took part in the last step. `host`: Joined::host; `process`: its number there. False before
+  // the job has finished.
+  bool has_finished_with(const std::string& host, int process) const;
 
  private:
+  using Process = std::pair<std::string, int>;  // the host, and the number there
+  void finish();
   struct Deaths {
     int alone = 0;
     std::set<std::string> hosts = {};  // with which members were lost
@@ -47,7 +54,9 @@ class JobCourse {
   Deaths of_epoch_;  // since it began
   std::int64_t row_epoch_ = 0;
   Deaths row_;
-  std::set<std::int64_t> begun_;  // members that have begun a step, and have neither left nor died
+  std::set<std::int64_t> begun_;               // members that have begun a step, and have neither left nor died
+  std::map<std::int64_t, Process> processes_;  // of members that have neither left nor died
+  std::set<Process> finishers_;                // that took part in the last step
   bool has_finished_ = false;
   bool has_lost_state_ = false;
 };

@@ -4,14 +4,17 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
 #include <vector>
+
+#include "gradwire/base/strings.h"
 
 namespace gradwire::membership::job_course_test {
 namespace {
 
 JobCourse course_of(const std::vector<Event>& events) {
   JobCourse course;
-  for (const Event& event : events) course.add(event);
+  for (std::int64_t number = 1; const Event& event : events) course.add(number++, event);
   return course;
 }
 
@@ -75,6 +78,22 @@ TEST(JobCourseTest, TellsHowTheJobHasEnded) {
   EXPECT_FALSE(course_of({Done{1}}).has_lost_state());
   EXPECT_TRUE(course_of({StateLost{1, 1}}).has_lost_state());
   EXPECT_FALSE(course_of({Done{1}, StateLost{2, 1}}).has_lost_state()) << "the result is there";
+}
+
+TEST(JobCourseTest, TheFinishersAreTheProcessesOfTheLastEpoch) {
+  const auto joined = [](int process, const std::string& host) {
+    return Joined{.identity = concat("kernel ", process, " 1"), .version = "", .program = "", .host = host};
+  };
+  std::vector<Event> events{joined(11, ""), joined(12, ""), joined(13, "b"),  joined(14, ""), Began{1, 1, 0},
+                            Began{2, 1, 0}, Began{3, 1, 0}, Died{2, "ended"}, Began{1, 2, 5}, Began{3, 2, 5}};
+  EXPECT_FALSE(course_of(events).has_finished_with("", 11)) << "the job goes on";
+  events.insert(events.end(), {Done{1}, Died{1, "ended"}, Done{3}});
+  const JobCourse course = course_of(events);
+  EXPECT_TRUE(course.has_finished_with("", 11)) << "it has died after the last step";
+  EXPECT_TRUE(course.has_finished_with("b", 13));
+  EXPECT_FALSE(course.has_finished_with("", 13)) << "the process of another host";
+  EXPECT_FALSE(course.has_finished_with("", 12)) << "it died before";
+  EXPECT_FALSE(course.has_finished_with("", 14)) << "it came too late";
 }
 
 }  // namespace

@@ -252,7 +252,7 @@ JobCourse course_in_journal(const std::string& path) {
     std::int64_t number = 0;
     std::string text;
     if (!is_event(line, number, text)) continue;
-    if (const std::optional<Event> event = known_event_of(text)) course.add(*event);
+    if (const std::optional<Event> event = known_event_of(text)) course.add(number, *event);
   }
   return course;
 }

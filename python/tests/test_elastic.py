@@ -268,6 +268,30 @@ elastic.run(10, step)
     assert "no member holds the state" in last, job.stderr
 
 
+def test_a_rank_that_fails_after_the_last_step_fails_the_job_and_the_others_end(tmp_path):
+    (tmp_path / "program.py").write_text(SMALL_JOB + """
+import os, pathlib, sys
+end = elastic.run(3, lambda at: model(torch.ones(1, 2)).sum().backward())
+if elastic.group.rank() == 0:
+    raise OSError("no room for the model")
+while pathlib.Path(sys.argv[1], "go").exists():
+    pass
+print("saved", end)
+""")
+    (tmp_path / "go").touch()
+    job = subprocess.Popen([str(BUILD / "bin" / "gradwire-run"), "--elastic", "1:2", "-n", "2", sys.executable, str(tmp_path / "program.py"), str(tmp_path)],
+                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    said = ""
+    while "no process takes its place" not in said and (line := job.stderr.readline()):
+        said += line
+    (tmp_path / "go").unlink()  # the other rank ends after the launcher has seen that one failed
+    out, err = job.communicate(timeout=GUARD)
+    assert job.returncode == 1, said + err
+    assert "died of exit code 1 after the job's last step was counted; no process takes its place" in said
+    assert "OSError: no room for the model" in err
+    assert out.count("saved finished") == 1
+
+
 def test_a_rule_for_slow_ranks_that_makes_no_sense_is_refused():
     with pytest.raises(dist.InvalidArgument, match="give a number above 1"):
         gradwire.elastic.SlowRule(factor=1)
