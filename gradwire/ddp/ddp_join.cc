@@ -10,7 +10,8 @@ namespace gradwire {
 
 // The hook of a rank that has joined. It makes the collectives of a forward and a backward pass in their order: first
 // the exchange of the kind of forward, then the order of the buckets (when they are rebuilt), the buffers, the buckets,
-// filled with zeros, through the hook, the map of used parameters, and the gradients of those that no rank used.
+// filled with zeros, through the hook, the delayed gradients, the map of used parameters, and the gradients of those
+// that no rank used.
 class DdpCore::Shadow final : public JoinHook {
  public:
   explicit Shadow(Parts& parts) : parts_(parts) {}
@@ -21,8 +22,8 @@ class DdpCore::Shadow final : public JoinHook {
     parts_.buffers_due = forward.buffers_due;
     if (!forward.synchronized) return;
     parts_.shadow_gradients->before_shadow();
+    if (parts_.delayed_reduction) parts_.delayed_reduction->set_divisor(parts_.divisor(&round));
     const std::vector<at::Tensor> unused = parts_.reducer->shadow_backward();
-    if (parts_.delayed_reduction) parts_.delayed_reduction->shadow(parts_.divisor(&round));
     parts_.shadow_gradients->after_shadow(unused);
   }
 

@@ -35,16 +35,18 @@ void Reducer::begin_pass(std::optional<std::size_t> parameter) {
   if (!iteration_.begin_pass()) return;
   calls_.begin_pass();
   trace::point("ddp.backward", group_->rank(), iteration_.number());
+  // The callbacks run in the order in which they are queued. The last bucket is launched before the pass waits for the
+  // delayed gradients, and finish() comes behind: shadow_backward() keeps this order too.
+  const bool learns = store_.bucket_count() > 0 && intake_.learns();
+  if (learns) {
+    torch::autograd::Engine::get_default_engine().queue_callback(
+        [self = shared_from_this()] { self->end_of_learning(); });
+  }
   if (options_.delayed != nullptr) options_.delayed->begin_pass();
   // All parameters are delayed: there is no last bucket whose launch does this.
   if (store_.bucket_count() == 0) return finish_after_pass();
-  if (options_.graph == GraphKind::every_parameter) return;
+  if (learns || options_.graph == GraphKind::every_parameter) return;
   try {
-    if (intake_.learns()) {
-      torch::autograd::Engine::get_default_engine().queue_callback(
-          [self = shared_from_this()] { self->end_of_learning(); });
-      return;
-    }
     const ParameterHooks* const hooks = &parameter_hooks_;
     intake_.take_absent([&](std::size_t i) { return i == parameter || hooks->current_pass_reaches(i); }, factor());
     launch_ready();
