@@ -115,6 +115,9 @@ at::Tensor DdpCore::to_device(at::Tensor tensor) const {
                                                              : tensor;
 }
 std::vector<std::string> DdpCore::bucket_order() const { return parts_->in_group_for_question()->bucket_order(); }
+std::vector<std::string> DdpCore::next_bucket_order() const {
+  return parts_->in_group_for_question()->next_bucket_order();
+}
 void DdpCore::set_bucket_order(const std::vector<std::string>& names) { parts_->in_group().set_bucket_order(names); }
 std::vector<std::vector<std::size_t>> DdpCore::bucket_plan() const { return parts_->in_group_for_question()->plan(); }
 std::uint64_t DdpCore::payload_bytes() const { return parts_->in_group_for_question()->payload_bytes(); }
