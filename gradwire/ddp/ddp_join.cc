@@ -16,6 +16,15 @@ class DdpCore::Shadow final : public JoinHook {
  public:
   explicit Shadow(Parts& parts) : parts_(parts) {}
 
+  // The Join has ended on this rank. Where a pass of this rank is still to come, the other ranks wait for its gradients
+  // in the groups of the Reducer.
+  ~Shadow() override {
+    const std::shared_ptr<internal::Reducer> reducer = parts_.reducer_if_any();
+    if (reducer == nullptr || parts_.begun_in_join != reducer->iterations()) return;
+    reducer->give_up(
+        concat("rank ", parts_.group->rank(), " left a Join before the backward pass of its forward had ended"));
+  }
+
   void main_hook(const JoinRound& round) override {
     const Parts::Forward forward = parts_.agree(nullptr, round);
     parts_.begin_forward(forward, &round);
@@ -52,6 +61,7 @@ std::unique_ptr<JoinHook> DdpCore::join_hook(const JoinOptions& options) {
                "' cannot: a rank that has joined does not know when the others' backward passes reduce them."));
   }
   p.joined_ever = true;
+  p.begun_in_join.reset();
   p.divide_by_initial_world_size = options.divide_by_initial_world_size;
   return std::make_unique<Shadow>(p);
 }

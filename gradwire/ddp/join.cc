@@ -66,6 +66,7 @@ void Join::abandon(const std::string& what) noexcept {
   if (std::exchange(finished_, true)) return;
   abort(what.c_str());
   leave();
+  hooks_.clear();  // each may tell the other ranks what it leaves undone
 }
 
 void Join::finish() {

@@ -446,6 +446,36 @@ TEST_P(DdpJoin, RanksThatDisagreeAboutAForwardAreTold) {
   });
 }
 
+// The others have begun to shadow the iteration, and wait for its gradients.
+TEST_P(DdpJoin, ARankThatLeavesBetweenForwardAndBackwardTellsTheOthers) {
+  if (GetParam().group == "local") GTEST_SKIP() << "the others cannot be told over such a group";
+  for (const bool by_exception : {true, false}) {
+    run_ranks(GetParam(), 3, [&](int rank, auto group) {
+      Heads net;
+      DistributedDataParallel ddp(net, options(group));
+      const std::string error = error_of([&] {
+        Join join = ddp.join();
+        for (int k = 0; k <= rank; ++k) {
+          const at::Tensor loss = ddp(input_of(rank, k), std::vector<int>{0, 1}, true);
+          if (k == 2 && by_exception) throw std::runtime_error("the data are gone");
+          if (k == 2) return join.abandon("the data are gone");
+          loss.backward();
+        }
+        join.finish();
+      });
+      group->barrier()->wait();  // until then rank 2 keeps its objects
+      if (rank == 2) {
+        EXPECT_EQ(error, by_exception ? "the data are gone" : "");
+      } else {
+        EXPECT_NE(error.find("rank 2 left a Join before the backward pass of its forward had ended"), std::string::npos)
+            << error;
+      }
+      const std::string later = error_of([&] { ddp(input_of(rank, 3), std::vector<int>{0, 1}, true); });
+      EXPECT_NE(later.find("rank 2 left a Join"), std::string::npos) << later;
+    });
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Groups, DdpJoin, ::testing::ValuesIn(all_setups()), name_of_setup);
 
 // Sums one number over the ranks in each iteration.

@@ -6,6 +6,8 @@
 #include <string>
 #include <utility>
 
+#include "gradwire/base/error.h"
+#include "gradwire/base/log.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/base/trace.h"
 #include "gradwire/ddp/backward_watch_internal.h"
@@ -100,6 +102,16 @@ void Reducer::on_delayed_gradient() {
 void Reducer::fail(const std::string& where) {
   MutexLock lock(mutex_);
   fail_and_throw(where);
+}
+
+void Reducer::give_up(const std::string& why) noexcept {
+  try {
+    MutexLock lock(mutex_);
+    failure_.report(std::make_exception_ptr(AbortedError(why)), "a Join");
+    leave_buckets();
+  } catch (const std::exception& error) {
+    log::error(error.what());
+  }
 }
 
 // The first pass over a fixed graph has ended: the gradients of the graph are now known.

@@ -130,6 +130,8 @@ class Reducer final : public std::enable_shared_from_this<Reducer>, public Delay
 
   void on_delayed_gradient() override GRADWIRE_EXCLUDES(mutex_);
   [[noreturn]] void fail(const std::string& where) override GRADWIRE_EXCLUDES(mutex_);
+  // Ends this object before the backward pass for which the other ranks wait, and tells them why.
+  void give_up(const std::string& why) noexcept GRADWIRE_EXCLUDES(mutex_);
 
   // Questions, for tests and logs. Any thread may ask them, also a hook.
   std::uint32_t iterations() const { return report_.iterations(); }
