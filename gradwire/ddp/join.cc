@@ -66,7 +66,6 @@ void Join::abandon(const std::string& what) noexcept {
   if (std::exchange(finished_, true)) return;
   abort(what.c_str());
   leave();
-  hooks_.clear();  // each may tell the other ranks what it leaves undone
 }
 
 void Join::finish() {
@@ -157,6 +156,7 @@ void Join::leave() noexcept {
   for (Joinable& joinable : joinables_) {
     if (joinable.join_ == this) joinable.join_ = nullptr;
   }
+  hooks_.clear();  // each may tell the other ranks what it leaves undone; the joinables may end before this object
 }
 
 void Join::abort(const char* what) noexcept {
