@@ -14,10 +14,16 @@ BucketArrangement::BucketArrangement(BucketStore& store, ReductionReport& report
   report_.set_first_plan(store_.plan());
 }
 
+void BucketArrangement::learn(std::span<const std::size_t> parameters, bool decides) {
+  order_.learn(parameters);
+  if (decides && finds_order_) report_.set_next_order(order_.parameters());
+}
+
 void BucketArrangement::load(const std::vector<std::string>& names, int rank) {
   std::vector<std::string> known;
   for (std::size_t i = 0; i < store_.parameter_count(); ++i) known.push_back(store_.name(i));
   order_.load(names, known, rank);
+  report_.set_next_order(order_.parameters());
 }
 
 bool BucketArrangement::follow_order(ProcessGroup& control, std::uint32_t iterations) {

@@ -29,8 +29,9 @@ class BucketArrangement final {
   // iterations. `store` and `report` must outlive this object.
   BucketArrangement(BucketStore& store, ReductionReport& report, const BucketCaps& caps, bool finds_order);
 
-  // As BucketOrder::learn() and BucketOrder::load(). `rank` is for the message.
-  void learn(std::span<const std::size_t> parameters) { order_.learn(parameters); }
+  // As BucketOrder::learn() and BucketOrder::load(). `decides`: this rank's order will be that of all ranks. `rank` is
+  // for the message.
+  void learn(std::span<const std::size_t> parameters, bool decides);
   void load(const std::vector<std::string>& names, int rank);
 
   // Before an iteration: agrees on the order and arranges the buckets in that order, once there is an order to agree

@@ -19,7 +19,7 @@ class BucketArrangementTest : public ::testing::Test {
   // After an iteration in which the gradients became ready in this order.
   BucketArrangement ordered() {
     BucketArrangement made = arrangement(/*finds_order=*/true);
-    made.learn(std::vector<std::size_t>{1, 3, 0, 2});
+    made.learn(std::vector<std::size_t>{1, 3, 0, 2}, true);
     EXPECT_TRUE(made.follow_order(*group_, 1));
     return made;
   }
@@ -42,7 +42,7 @@ TEST_F(BucketArrangementTest, HasOneBucketUntilTheOrderIsFound) {
   expect_plan({{0, 1, 2, 3}});
   EXPECT_FALSE(arrangement.follow_order(*group_, 0));
   EXPECT_FALSE(arrangement.is_ordered());
-  arrangement.learn(std::vector<std::size_t>{1, 3, 0, 2});
+  arrangement.learn(std::vector<std::size_t>{1, 3, 0, 2}, true);
   EXPECT_TRUE(arrangement.follow_order(*group_, 1));
   EXPECT_TRUE(arrangement.is_ordered());
   expect_plan({{1, 3}, {0, 2}});
@@ -63,7 +63,7 @@ TEST_F(BucketArrangementTest, UsesALoadedOrderFromTheStart) {
   arrangement.load({"d", "c", "b", "a"}, 0);
   EXPECT_TRUE(arrangement.follow_order(*group_, 0));
   expect_plan({{3, 2}, {1, 0}});
-  arrangement.learn(std::vector<std::size_t>{0, 1, 2, 3});
+  arrangement.learn(std::vector<std::size_t>{0, 1, 2, 3}, true);
   EXPECT_FALSE(arrangement.follow_order(*group_, 1));
   expect_plan({{3, 2}, {1, 0}});
 }
@@ -87,7 +87,7 @@ TEST_F(BucketArrangementTest, GradientsInTheBucketsKeepTheirValues) {
     store_.lend(i);
     store_.parameter(i).mutable_grad().fill_(static_cast<double>(i));
   }
-  arrangement.learn(std::vector<std::size_t>{1, 3, 0, 2});
+  arrangement.learn(std::vector<std::size_t>{1, 3, 0, 2}, true);
   EXPECT_TRUE(arrangement.follow_order(*group_, 1));
   for (std::size_t i = 0; i < 4; ++i) {
     const at::Tensor grad = store_.parameter(i).grad();

@@ -10,10 +10,20 @@ namespace gradwire {
 
 // The hook of a rank that has joined. It makes the collectives of a forward and a backward pass in their order: first
 // the exchange of the kind of forward, then the order of the buckets (when they are rebuilt), the buffers, the buckets,
-// filled with zeros, through the hook, the map of used parameters, and the gradients of those that no rank used.
+// filled with zeros, through the hook, the delayed gradients, the map of used parameters, and the gradients of those
+// that no rank used.
 class DdpCore::Shadow final : public JoinHook {
  public:
   explicit Shadow(Parts& parts) : parts_(parts) {}
+
+  // The Join has ended on this rank. Where a pass of this rank is still to come, the other ranks wait for its gradients
+  // in the groups of the Reducer.
+  ~Shadow() override {
+    const std::shared_ptr<internal::Reducer> reducer = parts_.reducer_if_any();
+    if (reducer == nullptr || parts_.begun_in_join != reducer->iterations()) return;
+    reducer->give_up(
+        concat("rank ", parts_.group->rank(), " left a Join before the backward pass of its forward had ended"));
+  }
 
   void main_hook(const JoinRound& round) override {
     const Parts::Forward forward = parts_.agree(nullptr, round);
@@ -21,8 +31,8 @@ class DdpCore::Shadow final : public JoinHook {
     parts_.buffers_due = forward.buffers_due;
     if (!forward.synchronized) return;
     parts_.shadow_gradients->before_shadow();
+    if (parts_.delayed_reduction) parts_.delayed_reduction->set_divisor(parts_.divisor(&round));
     const std::vector<at::Tensor> unused = parts_.reducer->shadow_backward();
-    if (parts_.delayed_reduction) parts_.delayed_reduction->shadow(parts_.divisor(&round));
     parts_.shadow_gradients->after_shadow(unused);
   }
 
@@ -51,6 +61,7 @@ std::unique_ptr<JoinHook> DdpCore::join_hook(const JoinOptions& options) {
                "' cannot: a rank that has joined does not know when the others' backward passes reduce them."));
   }
   p.joined_ever = true;
+  p.begun_in_join.reset();
   p.divide_by_initial_world_size = options.divide_by_initial_world_size;
   return std::make_unique<Shadow>(p);
 }

@@ -127,12 +127,16 @@ void DelayedReduction::take(std::size_t number) {
   if (std::all_of(entries_.begin(), entries_.end(), [](const Entry& each) { return each.arrived; })) start(false);
 }
 
-void DelayedReduction::shadow(int divisor) {
-  MutexLock lock(mutex_);
-  divisor_ = divisor;
-  begin();
-  start(/*zeros=*/true);
-  finish_locked();
+void DelayedReduction::shadow() {
+  try {
+    MutexLock lock(mutex_);
+    begin();
+    start(/*zeros=*/true);
+    finish_locked();
+  } catch (...) {
+    if (const std::shared_ptr<Owner> its_owner = owner()) its_owner->fail("the reduction of its delayed gradients");
+    throw;
+  }
 }
 
 void DelayedReduction::start(bool zeros) {

@@ -57,8 +57,9 @@ class DelayedReduction final : public std::enable_shared_from_this<DelayedReduct
   // The pass that runs is synchronized: its end reduces the gradients, even if it brings none of them. Called by the
   // owner within the pass, once, and before the first of the gradients counts.
   void begin_pass() GRADWIRE_EXCLUDES(mutex_);
-  // On a rank that has joined: takes part in one reduction with zeros, at once. The averages become the gradients.
-  void shadow(int divisor) GRADWIRE_EXCLUDES(mutex_);
+  // On a rank that has joined: takes part in one reduction with zeros, at once. The averages become the gradients. The
+  // owner calls it, without locks of its own.
+  void shadow() GRADWIRE_EXCLUDES(mutex_);
 
  private:
   struct Entry {

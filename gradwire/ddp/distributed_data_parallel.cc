@@ -115,6 +115,9 @@ at::Tensor DdpCore::to_device(at::Tensor tensor) const {
                                                              : tensor;
 }
 std::vector<std::string> DdpCore::bucket_order() const { return parts_->in_group_for_question()->bucket_order(); }
+std::vector<std::string> DdpCore::next_bucket_order() const {
+  return parts_->in_group_for_question()->next_bucket_order();
+}
 void DdpCore::set_bucket_order(const std::vector<std::string>& names) { parts_->in_group().set_bucket_order(names); }
 std::vector<std::vector<std::size_t>> DdpCore::bucket_plan() const { return parts_->in_group_for_question()->plan(); }
 std::uint64_t DdpCore::payload_bytes() const { return parts_->in_group_for_question()->payload_bytes(); }
@@ -150,6 +153,7 @@ void DdpCore::before_forward() {
   p.in_group().require_outside_hook("forward()");
   if (c10::GradMode::is_enabled()) trace::point("ddp.forward", p.group->rank());
   p.synchronized_forward = false;
+  p.begun_in_join.reset();
   Parts::Forward forward;
   forward.synchronized = p.sync && c10::GradMode::is_enabled();
   const bool may_broadcast = c10::GradMode::is_enabled() && p.buffers_travel && p.module->is_training();
@@ -163,6 +167,7 @@ void DdpCore::before_forward() {
   // A forward without gradients does not count: one rank may run it alone.
   forward.buffers_due = may_broadcast ? forward.synchronized : p.buffers_due;
   if (round != nullptr) p.agree(&forward, *round);
+  if (round != nullptr && forward.synchronized) p.begun_in_join = p.reducer->iterations();
   p.begin_forward(forward, round);
   p.buffers_due = forward.buffers_due;
   if (p.low_precision && p.low_precision->lower()) {

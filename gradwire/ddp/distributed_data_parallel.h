@@ -77,7 +77,7 @@ class DdpCore final : public Joinable {
   // The caller calls before_forward(), then the module's forward(), then after_forward() with the tensors that
   // forward() returned. When forward() throws, the caller calls abandon_forward() instead of after_forward(). A
   // synchronized before_forward() may be collective (buffers, the buckets' memory and order). before_forward() throws:
-  //   the first error of this object, again
+  //   the first error of this object, again; where it was no error of gradwire, an AbortedError that quotes it
   //   InvalidArgument   the last reduction did not finish (the message names the parameters that got no gradient), a
   //                     hook of this object calls before_forward(), destroy_process_group() was called, or the module
   //                     has parameters to train that it did not have when it was wrapped
@@ -130,14 +130,18 @@ class DdpCore final : public Joinable {
   // pass began.
   std::vector<std::string> bucket_order() const;
   void set_bucket_order(const std::vector<std::string>& names);
+  // As bucket_order(), but not empty where this rank knows which order the next synchronized forward brings: on all
+  // ranks after set_bucket_order(), and on rank 0 after the first iteration. A run that may save at any time saves this
+  // order of rank 0, as save_checkpoint() does.
+  std::vector<std::string> next_bucket_order() const;
 
   // Throws the error with which this object has ended (a synchronized backward pass failed); does nothing where there
   // is none, and between leave_group() and enter_group(). For loops that must not go on after an error that the user's
   // code has caught. Any thread.
   void require_well() const;
 
-  // Questions, for tests and logs. Any thread, and also a hook, may ask these, bucket_order(), options(),
-  // process_group() and module() at any time.
+  // Questions, for tests and logs. Any thread, and also a hook, may ask these, bucket_order(), next_bucket_order(),
+  // options(), process_group() and module() at any time.
   //
   // The numbers of the parameters in each bucket, in the order of launch.
   std::vector<std::vector<std::size_t>> bucket_plan() const;
@@ -231,10 +235,11 @@ class ForwardPass {
 //
 // After an error in a synchronized backward pass (in a hook, in the user's code or on another rank) this object is at
 // its end on every rank. The rank of the error throws that error; the other ranks throw a PeerError that quotes the
-// error. Every later forward() throws the same again. The values of the gradients are then indeterminate; the gradients
-// lie in memory of their own. DDP does not see an exception of the user's code before the first gradient reaches an
-// output of forward() or a parameter, between the passes for example: the other ranks wait, or go on without this one.
-// A rank that goes on after such an exception ends the group first (abort()), or the process.
+// error. Every later forward() throws the same again, or an AbortedError that quotes it where it was no error of
+// gradwire. The values of the gradients are then indeterminate; the gradients lie in memory of their own. DDP does not
+// see an exception of the user's code before the first gradient reaches an output of forward() or a parameter, between
+// the passes for example: the other ranks wait, or go on without this one. A rank that goes on after such an exception
+// ends the group first (abort()), or the process.
 //
 // The object cannot be moved. One thread at a time may use it. Destroy the object before its process group.
 template <class Module>

@@ -156,6 +156,7 @@ void Join::leave() noexcept {
   for (Joinable& joinable : joinables_) {
     if (joinable.join_ == this) joinable.join_ = nullptr;
   }
+  hooks_.clear();  // each may tell the other ranks what it leaves undone; the joinables may end before this object
 }
 
 void Join::abort(const char* what) noexcept {

@@ -103,7 +103,8 @@ class EarlyTermination final : public Error {
 // synchronized forward needs its backward pass: ranks that have joined take part in it, and wait for it.
 //
 // When a rank leaves the Join with an exception, the other ranks get a PeerError that names the rank, and that quotes
-// an exception of finish() or the text of abandon(). This holds if the group can be duplicated.
+// an exception of finish() or the text of abandon(). This holds if the group can be duplicated. A
+// DistributedDataParallel between whose forward and backward pass the rank has left is at its end then.
 //
 // In an elastic job (elastic/elastic.h) a Join begins and ends within one call of the step function. An iteration and
 // finish() throw InvalidArgument when the ranks have changed since the Join began. Not thread-safe.

@@ -87,14 +87,18 @@ class DdpJoin : public ::testing::TestWithParam<Setup> {
     return made;
   }
 
-  static void train(const Graph& graph, const Epochs& epochs, bool by_initial_size) {
+  static void train(const Graph& graph, const Epochs& epochs, bool by_initial_size,
+                    const std::vector<std::string>& delayed = {}) {
     SCOPED_TRACE(concat(graph.name, by_initial_size ? ", divided by all" : ", divided by those left"));
     const int world = static_cast<int>(epochs.front().size());
     const auto expected = oracle(graph, epochs, by_initial_size);
     std::vector<std::vector<at::Tensor>> ends(static_cast<std::size_t>(world));
     run_ranks(GetParam(), world, [&](int rank, auto group) {
       Heads net;
-      DistributedDataParallel ddp(net, options(group, graph));
+      DdpOptions made = options(group, graph);
+      made.delay_all_reduce_named_params = delayed;
+      if (!delayed.empty()) made.param_to_hook_all_reduce = "body.bias";
+      DistributedDataParallel ddp(net, made);
       torch::optim::SGD optimizer(ddp.parameters(), kRate);
       int first = 0;
       for (const auto& batches : epochs) {
@@ -130,6 +134,16 @@ TEST_P(DdpJoin, EndsWithTheModelOfTheOracle) {
     train(graph, {{2, 1}}, false);
     train(graph, {{1, 0}, {0, 1}, {2, 2}}, true);
     train(graph, {{2}}, true);
+  }
+}
+
+// The delayed gradients are waited for at the end of a pass, where a fixed graph's first pass launches its buckets, and
+// gradients that no rank used go from rank to rank.
+TEST_P(DdpJoin, ARankThatHasJoinedTakesPartInTheReductionOfDelayedGradients) {
+  if (GetParam().group == "local") GTEST_SKIP() << "a Join refuses delayed gradients over such a group";
+  for (const Graph& graph : {Graph{"every parameter"}, Graph{"searched", true}, Graph{"fixed", false, true}}) {
+    train(graph, {{0, 1, 2}, {2, 4, 1}, {3, 0, 2}}, true, {"head0.weight", "head1.bias"});
+    train(graph, {{1, 0}, {0, 3}, {2, 2}}, false, {"head0.weight", "head0.bias", "body.bias"});
   }
 }
 
@@ -430,6 +444,36 @@ TEST_P(DdpJoin, RanksThatDisagreeAboutAForwardAreTold) {
     });
     EXPECT_NE(error.find("rank 0 ran a synchronized forward"), std::string::npos) << error;
   });
+}
+
+// The others have begun to shadow the iteration, and wait for its gradients.
+TEST_P(DdpJoin, ARankThatLeavesBetweenForwardAndBackwardTellsTheOthers) {
+  if (GetParam().group == "local") GTEST_SKIP() << "the others cannot be told over such a group";
+  for (const bool by_exception : {true, false}) {
+    run_ranks(GetParam(), 3, [&](int rank, auto group) {
+      Heads net;
+      DistributedDataParallel ddp(net, options(group));
+      const std::string error = error_of([&] {
+        Join join = ddp.join();
+        for (int k = 0; k <= rank; ++k) {
+          const at::Tensor loss = ddp(input_of(rank, k), std::vector<int>{0, 1}, true);
+          if (k == 2 && by_exception) throw std::runtime_error("the data are gone");
+          if (k == 2) return join.abandon("the data are gone");
+          loss.backward();
+        }
+        join.finish();
+      });
+      group->barrier()->wait();  // until then rank 2 keeps its objects
+      if (rank == 2) {
+        EXPECT_EQ(error, by_exception ? "the data are gone" : "");
+      } else {
+        EXPECT_NE(error.find("rank 2 left a Join before the backward pass of its forward had ended"), std::string::npos)
+            << error;
+      }
+      const std::string later = error_of([&] { ddp(input_of(rank, 3), std::vector<int>{0, 1}, true); });
+      EXPECT_NE(later.find("rank 2 left a Join"), std::string::npos) << later;
+    });
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Groups, DdpJoin, ::testing::ValuesIn(all_setups()), name_of_setup);

@@ -6,6 +6,8 @@
 #include <string>
 #include <utility>
 
+#include "gradwire/base/error.h"
+#include "gradwire/base/log.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/base/trace.h"
 #include "gradwire/ddp/backward_watch_internal.h"
@@ -35,16 +37,18 @@ void Reducer::begin_pass(std::optional<std::size_t> parameter) {
   if (!iteration_.begin_pass()) return;
   calls_.begin_pass();
   trace::point("ddp.backward", group_->rank(), iteration_.number());
+  // The callbacks run in the order in which they are queued. The last bucket is launched before the pass waits for the
+  // delayed gradients, and finish() comes behind: shadow_backward() keeps this order too.
+  const bool learns = store_.bucket_count() > 0 && intake_.learns();
+  if (learns) {
+    torch::autograd::Engine::get_default_engine().queue_callback(
+        [self = shared_from_this()] { self->end_of_learning(); });
+  }
   if (options_.delayed != nullptr) options_.delayed->begin_pass();
   // All parameters are delayed: there is no last bucket whose launch does this.
   if (store_.bucket_count() == 0) return finish_after_pass();
-  if (options_.graph == GraphKind::every_parameter) return;
+  if (learns || options_.graph == GraphKind::every_parameter) return;
   try {
-    if (intake_.learns()) {
-      torch::autograd::Engine::get_default_engine().queue_callback(
-          [self = shared_from_this()] { self->end_of_learning(); });
-      return;
-    }
     const ParameterHooks* const hooks = &parameter_hooks_;
     intake_.take_absent([&](std::size_t i) { return i == parameter || hooks->current_pass_reaches(i); }, factor());
     launch_ready();
@@ -98,6 +102,16 @@ void Reducer::on_delayed_gradient() {
 void Reducer::fail(const std::string& where) {
   MutexLock lock(mutex_);
   fail_and_throw(where);
+}
+
+void Reducer::give_up(const std::string& why) noexcept {
+  try {
+    MutexLock lock(mutex_);
+    failure_.report(std::make_exception_ptr(AbortedError(why)), "a Join");
+    leave_buckets();
+  } catch (const std::exception& error) {
+    log::error(error.what());
+  }
 }
 
 // The first pass over a fixed graph has ended: the gradients of the graph are now known.

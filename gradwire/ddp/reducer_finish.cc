@@ -68,7 +68,9 @@ std::vector<BucketResult> Reducer::await_results() {
 
 void Reducer::end_iteration(const std::vector<BucketResult>& results) {
   const std::vector<std::size_t>& unused = intake_.end_iteration();
-  if (iteration_.number() == 0) arrangement_.learn(iteration_.order());
+  if (iteration_.number() == 0) {
+    arrangement_.learn(iteration_.order(), /*decides=*/group_->rank() == 0 && !idle());
+  }
   if (iteration_.joined()) {
     report_.end_iteration(nullptr, {}, unused);
   } else {

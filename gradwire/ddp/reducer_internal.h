@@ -130,12 +130,16 @@ class Reducer final : public std::enable_shared_from_this<Reducer>, public Delay
 
   void on_delayed_gradient() override GRADWIRE_EXCLUDES(mutex_);
   [[noreturn]] void fail(const std::string& where) override GRADWIRE_EXCLUDES(mutex_);
+  // Ends this object before the backward pass for which the other ranks wait, and tells them why.
+  void give_up(const std::string& why) noexcept GRADWIRE_EXCLUDES(mutex_);
 
   // Questions, for tests and logs. Any thread may ask them, also a hook.
   std::uint32_t iterations() const { return report_.iterations(); }
   BucketPlan plan() const { return report_.plan(); }
   // The names of the parameters in the order of their buckets, as rank 0 found it; empty before that.
   std::vector<std::string> bucket_order() const { return report_.bucket_order(); }
+  // The same, or the order that the next rebuild will use, where this rank knows it.
+  std::vector<std::string> next_bucket_order() const { return report_.next_bucket_order(); }
   // The sum of network_payload_bytes() over all groups that carry gradients or DDP's own calls.
   std::uint64_t payload_bytes() const { return failure_.payload_bytes(); }
   void report(DdpLoggingData& data) const;

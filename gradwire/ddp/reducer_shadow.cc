@@ -19,6 +19,7 @@ std::vector<at::Tensor> Reducer::shadow_backward() {
       fail_and_throw("an iteration of the ranks that have not joined");
     }
   }
+  if (options_.delayed != nullptr) options_.delayed->shadow();
   finish();
   MutexLock lock(mutex_);
   return unused_anywhere();

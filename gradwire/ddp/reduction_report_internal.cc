@@ -28,6 +28,11 @@ void ReductionReport::set_rebuilt_plan(const BucketPlan& plan, const std::vector
   bucket_order_ = names_of({order.begin(), order.end()});
 }
 
+void ReductionReport::set_next_order(const std::vector<std::int64_t>& order) {
+  MutexLock lock(mutex_);
+  next_order_ = names_of({order.begin(), order.end()});
+}
+
 void ReductionReport::end_iteration(const DdpTimes* times, const std::vector<std::size_t>& order,
                                     const std::vector<std::size_t>& unused) {
   MutexLock lock(mutex_);
@@ -56,6 +61,11 @@ BucketPlan ReductionReport::plan() const {
 std::vector<std::string> ReductionReport::bucket_order() const {
   MutexLock lock(mutex_);
   return bucket_order_;
+}
+
+std::vector<std::string> ReductionReport::next_bucket_order() const {
+  MutexLock lock(mutex_);
+  return bucket_order_.empty() ? next_order_ : bucket_order_;
 }
 
 std::vector<std::size_t> ReductionReport::bytes_of(const BucketPlan& plan) const {

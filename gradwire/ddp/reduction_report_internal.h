@@ -31,6 +31,8 @@ class ReductionReport final {
   void set_first_plan(const BucketPlan& plan) GRADWIRE_EXCLUDES(mutex_);
   // Called after the rebuild. `order`: the order of the parameters from which the plan was made.
   void set_rebuilt_plan(const BucketPlan& plan, const std::vector<std::int64_t>& order) GRADWIRE_EXCLUDES(mutex_);
+  // The order of the parameters that the buckets will have, before the rebuild.
+  void set_next_order(const std::vector<std::int64_t>& order) GRADWIRE_EXCLUDES(mutex_);
   // An iteration has ended. `times`: null when this rank has joined, and has no times of its own.
   void end_iteration(const DdpTimes* times, const std::vector<std::size_t>& order,
                      const std::vector<std::size_t>& unused) GRADWIRE_EXCLUDES(mutex_);
@@ -39,6 +41,8 @@ class ReductionReport final {
   BucketPlan plan() const GRADWIRE_EXCLUDES(mutex_);
   // The names of the parameters in the order of their buckets; empty before the rebuild.
   std::vector<std::string> bucket_order() const GRADWIRE_EXCLUDES(mutex_);
+  // The same, but before the rebuild the order of set_next_order().
+  std::vector<std::string> next_bucket_order() const GRADWIRE_EXCLUDES(mutex_);
   // Writes the report's entries into `data`.
   void fill(DdpLoggingData& data) const GRADWIRE_EXCLUDES(mutex_);
 
@@ -55,6 +59,7 @@ class ReductionReport final {
   BucketPlan first_plan_ GRADWIRE_GUARDED_BY(mutex_);
   BucketPlan rebuilt_plan_ GRADWIRE_GUARDED_BY(mutex_);  // empty before the rebuild
   std::vector<std::string> bucket_order_ GRADWIRE_GUARDED_BY(mutex_);
+  std::vector<std::string> next_order_ GRADWIRE_GUARDED_BY(mutex_);
   std::uint32_t iterations_ GRADWIRE_GUARDED_BY(mutex_) = 0;
   std::uint32_t timed_ GRADWIRE_GUARDED_BY(mutex_) = 0;  // iterations in total_times_
   DdpTimes last_times_ GRADWIRE_GUARDED_BY(mutex_);

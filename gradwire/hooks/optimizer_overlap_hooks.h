@@ -63,8 +63,8 @@ using ParameterOptimizerFactory =
     std::function<std::unique_ptr<torch::optim::Optimizer>(const std::string& name, const at::Tensor& parameter)>;
 
 // Steps one parameter, which needs a gradient, with its averaged gradient. The gradient has the parameter's sizes, and
-// the function may overwrite it. Called on lanes, for several parameters at the same time, but never twice at the same
-// time for one parameter.
+// the function may overwrite it; .grad then holds what the function has left there. Called on lanes, for several
+// parameters at the same time, but never twice at the same time for one parameter.
 using ParameterStep = std::function<void(const std::string& name, at::Tensor parameter, at::Tensor gradient)>;
 
 // The hook that make_hook_then_optimizer() makes. It runs the inner hook, then steps the parameters of the bucket. It

@@ -195,7 +195,7 @@ void save_checkpoint(const std::string& file, DdpCore& ddp, torch::optim::Optimi
     internal::CheckpointContents contents{.tensors = describe_tensors(ddp.module()),
                                           .optimizer_class = optimizer_class(optimizer),
                                           .hook = hook == nullptr ? std::string() : hook->identity(),
-                                          .bucket_order = ddp.bucket_order(),
+                                          .bucket_order = ddp.next_bucket_order(),
                                           .values = values,
                                           .shared = shared_part(state),
                                           .local = {},

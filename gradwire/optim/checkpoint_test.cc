@@ -160,6 +160,26 @@ TEST_F(Checkpoints, AContinuedRunIsTheUninterruptedOne) {
   }
 }
 
+// After the first iteration only rank 0 knows the order of the buckets, and after a restore no pass has used it yet.
+TEST_F(Checkpoints, ARunMayBeSavedBeforeItsBucketsAreInTheirOrder) {
+  const std::string hook = "int4:memory=ef21";
+  run_ranks({"threads"}, 2, [&](int rank, const std::shared_ptr<ProcessGroup>& group) {
+    Training whole(group, hook, false), continued(group, hook, false), once_more(group, hook, false);
+    whole.step(0, rank);
+    save_checkpoint(file(), whole.ddp, *whole.optimizer);
+    EXPECT_EQ(whole.ddp.core().next_bucket_order().empty(), rank != 0);
+    load_checkpoint(file(), continued.ddp, *continued.optimizer);
+    save_checkpoint(file(), continued.ddp, *continued.optimizer);
+    load_checkpoint(file(), once_more.ddp, *once_more.optimizer);
+    for (int number = 1; number < 4; ++number) {
+      for (Training* const each : {&whole, &continued, &once_more}) each->step(number, rank);
+      expect_same_bits(continued.values(), whole.values(), concat("step ", number));
+      expect_same_bits(once_more.values(), whole.values(), concat("saved again, step ", number));
+    }
+    EXPECT_EQ(once_more.ddp.core().next_bucket_order(), whole.ddp.core().bucket_order());
+  });
+}
+
 // As a search for a learning rate does: each trial begins from the checkpoint, in objects that have trained.
 TEST_F(Checkpoints, EachTrialFromOneCheckpointIsAFreshRun) {
   using Prepare = std::function<void(Training&, const std::shared_ptr<ProcessGroup>&)>;

@@ -41,7 +41,9 @@ struct FusedZeroOptions {
 // reduce_scatter and an all_gather: a rank sends the bytes of these two. A group without reduce_scatter makes an
 // all_reduce instead.
 //
-// The parameters have the bits that they have with DDP's own average (no hook) and the plain optimizer. The state of
+// The parameters have the same bits on all ranks, and those that they have with DDP's own average (no hook) and the
+// plain optimizer. float16 and bfloat16 parameters may differ from the latter's by a rounding: libtorch adds their
+// elements otherwise at the end of a tensor than in its middle, and a part of a tensor has other ends. The state of
 // `zero` is consolidated, saved and loaded as always, also from and to a ZeroRedundancyOptimizer without this hook.
 //
 // What differs from make_zero_hook():
