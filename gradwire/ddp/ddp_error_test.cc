@@ -427,7 +427,7 @@ TEST(DdpQuestions, MayBeAskedByAnyThreadWhileTheObjectChangesItsGroup) {
   run_ranks(setup, 1, [&](int, auto group) {
     DistributedDataParallel ddp(Mlp(), options_for(setup, group));
     std::atomic<bool> ends = false;
-    std::uint64_t answered = 0;
+    std::atomic<std::uint64_t> answered = 0;
     std::thread asks([&] {
       while (!ends) {
         try {
@@ -440,14 +440,14 @@ TEST(DdpQuestions, MayBeAskedByAnyThreadWhileTheObjectChangesItsGroup) {
         }
       }
     });
-    for (int i = 0; i < 200; ++i) {
+    // The thread may be late on a busy machine.
+    for (int i = 0; i < 200 || answered == 0; ++i) {
       ddp.core().leave_group();
       ddp.core().enter_group();
       ddp(random_tensor({2, 8}, i)).sum().backward();
     }
     ends = true;
     asks.join();
-    EXPECT_GT(answered, 0U);
   });
 }
 
