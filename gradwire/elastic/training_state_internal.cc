@@ -234,8 +234,10 @@ void TrainingState::begin_step(bool all) {
   if (all) {
     if (!kept_all_) kept_all_.emplace();
     wait_for_devices();
-    kept_all_->keep(tensors(), save_rest());
+    kept_all_->keep(parameters(), save_rest());
     wait_for_devices();  // the step may write on other streams than that of the copies
+  } else {
+    parameters_at_beginning_.keep(parameters());
   }
   kept_buffers_.clear();
   for (const DdpCore* core : cores_) {
@@ -249,7 +251,6 @@ void TrainingState::begin_step(bool all) {
   for (const UserState& state : user_states_) {
     if (state.begin_step) state.begin_step();
   }
-  parameters_at_beginning_.keep(parameters());
 }
 
 bool TrainingState::undo_step() {
@@ -268,7 +269,7 @@ bool TrainingState::undo_step() {
       brought_back[parameter.unsafeGetTensorImpl()] = version;
   }
   if (kept_all_) {
-    load_rest(kept_all_->give_back(tensors()));
+    load_rest(kept_all_->give_back(parameters()));
     return true;
   }
   return !parameters_at_beginning_.has_changed(parameters(), brought_back);
