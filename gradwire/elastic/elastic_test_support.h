@@ -49,6 +49,22 @@ inline at::Tensor loss_of(const at::Tensor& output) { return output.square().sum
 
 inline torch::optim::SGDOptions sgd() { return torch::optim::SGDOptions(0.05).momentum(0.9); }
 
+inline DdpOptions options_over(const Elastic& elastic) {
+  DdpOptions options;
+  options.process_group = elastic.group();
+  return options;
+}
+
+// A small net in DDP and its optimizer, added to a member of a job.
+struct SmallTraining {
+  explicit SmallTraining(Elastic& elastic) : ddp(net, options_over(elastic)), optimizer(ddp.parameters(), sgd()) {
+    elastic.add(ddp).add(optimizer);
+  }
+  Mlp net;
+  DistributedDataParallel<Mlp> ddp;
+  torch::optim::SGD optimizer;
+};
+
 inline void add_to(std::vector<at::Tensor>& sums, const std::vector<at::Tensor>& parts) {
   if (sums.empty()) {
     for (const at::Tensor& part : parts) sums.push_back(part.clone());

@@ -47,20 +47,16 @@ void run_member(ElasticOptions options, int index, const WorkOf& work_of, const 
   result.error = error_of([&] {
     options.on_slow = [&](const SlowMember& slow) { result.slow.push_back(slow); };
     Elastic elastic(options);
-    DdpOptions ddp_options;
-    ddp_options.process_group = elastic.group();
-    Mlp net;
-    DistributedDataParallel ddp(net, ddp_options);
-    torch::optim::SGD optimizer(ddp.parameters(), sgd());
-    elastic.add(ddp).add(optimizer);
+    SmallTraining training(elastic);
     result.end = elastic.run(kSteps, [&](const ElasticStep& at) {
       work(work_of(index, at.step));
       if (before_step) before_step(at);
-      optimizer.zero_grad();
-      loss_of(ddp(samples(at))).backward();
-      optimizer.step();
+      training.optimizer.zero_grad();
+      loss_of(training.ddp(samples(at))).backward();
+      training.optimizer.step();
     });
-    for (const at::Tensor& parameter : net->parameters()) result.parameters.push_back(parameter.detach().clone());
+    for (const at::Tensor& parameter : training.net->parameters())
+      result.parameters.push_back(parameter.detach().clone());
   });
 }
 

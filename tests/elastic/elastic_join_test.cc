@@ -96,9 +96,7 @@ class ElasticJoinTest : public ::testing::TestWithParam<std::tuple<Kind, Moment>
     options.copy_before_step = kind == Kind::many_steps;
     Elastic elastic(options);
     Mlp net;
-    DdpOptions of_ddp;
-    of_ddp.process_group = elastic.group();
-    DistributedDataParallel ddp(net, of_ddp);
+    DistributedDataParallel ddp(net, options_over(elastic));
     torch::optim::Adam plain(ddp.parameters(), adam_options());
     std::optional<ZeroRedundancyOptimizer> sharded;
     if (kind == Kind::sharded) {
@@ -196,15 +194,10 @@ std::string error_of_a_broken_step(bool copy_before_step) {
       ElasticOptions options = job.options();
       options.copy_before_step = copy_before_step;
       Elastic elastic(options);
-      Mlp net;
-      DdpOptions of_ddp;
-      of_ddp.process_group = elastic.group();
-      DistributedDataParallel ddp(net, of_ddp);
-      torch::optim::SGD optimizer(ddp.parameters(), sgd());
-      elastic.add(ddp).add(optimizer);
+      SmallTraining training(elastic);
       elastic.run(10, [&](const ElasticStep& at) {
-        loss_of(ddp(samples(at))).backward();
-        optimizer.step();
+        loss_of(training.ddp(samples(at))).backward();
+        training.optimizer.step();
         elastic.group()->barrier()->wait();  // both have stepped
         if (at.step == 5 && broken++ < 2) elastic.group()->abort("on purpose");
         elastic.group()->barrier()->wait();
@@ -243,13 +236,8 @@ TEST(CopyBeforeStepTest, WorkersThatTrainSeparatelyAreRefused) {
 TEST(JoinOverAnElasticGroupTest, AJoinThatOutlivesItsRanksSaysSo) {
   ElasticJob job({.min = 1, .max = 1, .first = 1});
   Elastic elastic(job.options());
-  DdpOptions options;
-  options.process_group = elastic.group();
-  Mlp net;
-  DistributedDataParallel ddp(net, options);
-  torch::optim::SGD optimizer(ddp.parameters(), sgd());
-  elastic.add(ddp).add(optimizer);
-  JoinableStep joinable(ddp, [] {});
+  SmallTraining training(elastic);
+  JoinableStep joinable(training.ddp, [] {});
   Join before_run({joinable});
   const std::string error = error_of([&] { elastic.run(1, [&](const ElasticStep&) { before_run.finish(); }); });
   EXPECT_NE(error.find("begin and end it within one call of the step function"), std::string::npos) << error;
