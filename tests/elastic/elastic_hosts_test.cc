@@ -360,7 +360,6 @@ TEST_P(ElasticGigabitTest, ANewcomerToAJobAtFullSpeedOverAGigabitLink) {
   std::printf("%s\n", what_it_got(third.err()).c_str());
 }
 
-// SIGTERM ends a program that does not handle it yet, and no member is lost with it.
 // Hosts of two ranks, between which the hook runs: what it does there is one call on the newcomer's tape.
 TEST_F(ElasticHostsTest, ANewcomerFollowsRanksWhoseHookRunsBetweenHosts) {
   const Words more = {
@@ -380,6 +379,7 @@ TEST_F(ElasticHostsTest, ANewcomerFollowsRanksWhoseHookRunsBetweenHosts) {
   for (const auto& parameters : finals) expect_equal_bits(parameters, finals.front(), "a member against the first");
 }
 
+// SIGTERM ends a program that does not handle it yet, and no member is lost with it.
 TEST_F(ElasticHostsTest, AHostLeavesBeforeItsRanksHaveJoined) {
   auto first = begin("1:3", 1);
   wait_for_epoch(1);

@@ -16,6 +16,7 @@
 #include <span>
 #include <thread>
 
+#include "gradwire/backend/rendezvous_internal.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/interrupt.h"
 #include "gradwire/base/strings.h"
@@ -23,6 +24,7 @@
 #include "gradwire/process_group/c10d/gloo_internal.h"
 #include "gradwire/process_group/c10d/process_group_backend_internal.h"
 #include "gradwire/process_group/init.h"
+#include "gradwire/store/hash_store.h"
 #include "gradwire/store/prefix_store.h"
 #include "gradwire/store/tcp_store.h"
 #include "tests/support/ranks.h"
@@ -107,6 +109,36 @@ TEST_F(Gloo, RanksThatDoNotComeAreNamed) {
     EXPECT_THROW(make_process_group("gloo", store, 1, 4, Milliseconds(50)), MismatchError);
     EXPECT_THROW(make_process_group("gloo", store, 4, 4, Milliseconds(50)), InvalidArgument);
   });
+}
+
+// A rank whose cable was pulled as the ranks began to connect: one short try is lost, and the others begin no longer
+// one before all have come back.
+TEST_F(Gloo, RanksThatConnectWaitForALostRankWhereTheyHearOfItsEnd) {
+  const auto store = std::make_shared<HashStore>();
+  PrefixStore meeting("rendezvous", store);
+  rendezvous::claim_rank(meeting, "gloo", 1, 2);
+  meeting.set("here0/1", "1");
+  std::exception_ptr error;
+  std::thread other([&] {
+    try {
+      internal::make_gloo_group(Deadline::after(kLong), store, 0, 2, kLong);
+    } catch (...) {
+      error = std::current_exception();
+    }
+  });
+  const std::string back = "here1/0";
+  EXPECT_NO_THROW(meeting.wait(std::span(&back, 1), kLong));
+  rendezvous::announce_failure(meeting, 1, PeerError("this rank is lost on purpose", {1}));
+  other.join();
+  ASSERT_NE(error, nullptr);
+  EXPECT_THROW(std::rethrow_exception(error), PeerError);
+  const std::vector<std::string> keys = store->list_keys();
+  const auto is_of_try = [&](const std::string& name) {
+    return std::any_of(keys.begin(), keys.end(),
+                       [&](const std::string& key) { return key.find(name) != std::string::npos; });
+  };
+  EXPECT_TRUE(is_of_try("try0/"));
+  EXPECT_FALSE(is_of_try("try1/"));
 }
 
 TEST_F(Gloo, ADeadRankIsAPeerErrorAtOnce) {

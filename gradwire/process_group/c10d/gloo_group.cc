@@ -2,9 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Gloo's rendezvous, with errors that say which ranks are missing or dead.
 //
-// Gloo waits five times its timeout for a peer that dies while they connect, and does not say for whom. So Gloo is
-// given short timeouts, in tries on which all ranks agree through the store: one try in which all of them have
-// connected is the group; after another the ranks look who has died, and try again with longer ones.
+// Gloo waits five times its timeout for a peer that dies, or whose cable is pulled, while they connect, and does not
+// say for whom. So Gloo is given short timeouts, in tries on which all ranks agree through the store: one try in which
+// all of them have connected is the group. After another the ranks look who has died, and try again with longer ones
+// when all have come back: the longer tries do not wait for a rank that the store does not hear of.
 #include <algorithm>
 #include <numeric>
 #include <utility>
@@ -26,8 +27,10 @@ namespace {
 using BackendPtr = c10::intrusive_ptr<c10d::Backend>;
 
 constexpr Milliseconds kSlice{200};
-constexpr Milliseconds kFirstTry{2000};
 constexpr int kTimeoutsOfATry = 5;  // Gloo's
+// A first try of 1 s: as long as a lost packet of TCP's first takes to be sent again, and as an elastic job may wait
+// for a host beyond its heartbeat.
+constexpr Milliseconds kFirstTry = Milliseconds(1000) / kTimeoutsOfATry;
 
 class GlooMeeting {
  public:
@@ -41,9 +44,9 @@ class GlooMeeting {
   BackendPtr connect() {
     try {
       rendezvous::claim_rank(*store_, "gloo", rank_, size_);
-      await_all("here");
       Milliseconds patience = kFirstTry;
       for (int number = 0;; ++number, patience *= 2) {
+        await_all(concat("here", number));
         if (BackendPtr engine = try_to_connect(number, patience)) return engine;
       }
     } catch (const std::exception& error) {
