@@ -3,6 +3,7 @@
 #include "launch/elastic_coordinator.h"
 
 #include <signal.h>
+#include <unistd.h>
 
 #include <exception>
 #include <string_view>
@@ -12,6 +13,7 @@
 #include "gradwire/membership/job_store.h"
 #include "launch/launch_error.h"
 #include "launch/patient_coordinator.h"
+#include "launch/pulse.h"
 #include "launch/say.h"
 
 namespace gradwire::launch {
@@ -65,9 +67,10 @@ int run_coordinator(const char* const* argv) noexcept {
     options.max = std::stoi(argv[5]);
     options.replay = argv[7];
     if (*argv[9] != '\0') options.slow = membership::slow_rule_of(argv[9]);
+    Pulse pulse(STDOUT_FILENO);
     PatientCoordinator(membership::open_job_store(argv[2]),
                        coordinator_options(options, std::stoi(argv[6]), argv[3], Milliseconds(std::stoll(argv[8]))))
-        .run();
+        .run([&] { pulse.beat(); });
   } catch (const std::exception& error) {
     say_unless_it_waits(concat("the coordinator: ", error.what()));
   }

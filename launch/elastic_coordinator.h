@@ -26,8 +26,8 @@ membership::CoordinatorOptions coordinator_options(const ElasticOptions& options
 // Whether the arguments of main() are such a command.
 bool is_coordinator_command(int argc, const char* const* argv);
 
-// Runs the coordinator, as PatientCoordinator, until it is killed. Returns an exit code, after a sentence on stderr,
-// when the coordinator cannot begin or cannot go on.
+// Runs the coordinator, as PatientCoordinator, until it is killed. Gives signs of life on stdout (pulse.h). Returns an
+// exit code, after a sentence on stderr, when the coordinator cannot begin or cannot go on.
 int run_coordinator(const char* const* argv) noexcept;
 
 }  // namespace gradwire::launch

@@ -31,6 +31,9 @@
 namespace gradwire::launch {
 namespace {
 
+// A machine with too much to do may keep the coordinator from its processor for seconds.
+constexpr std::chrono::milliseconds kShortestCoordinatorLimit{5000};
+
 // Throws LaunchError unless the journal can be played with the ranks that are started.
 void require_replayable(const Options& options) {
   const std::string& file = options.elastic->replay;
@@ -178,6 +181,7 @@ int run_elastic(const Options& options, const std::string& secret, SignalQueue& 
   try {
     elastic.journal = options.elastic->log.empty() ? folder.store_file(0) + "-memberships" : options.elastic->log;
     elastic.coordinator = coordinator_of(options, elastic.journal, job);
+    elastic.coordinator_limit = std::max(options.node.heartbeat_timeout, kShortestCoordinatorLimit);
     elastic.deaths_per_minute = options.elastic->deaths_per_minute;
     const std::string journal = elastic.journal;
     elastic.course = CourseOfJournal(journal);

@@ -15,18 +15,20 @@
 namespace gradwire::launch {
 
 ElasticWatch::ElasticWatch(ElasticView view, const SignalQueue& signals, RankSet& ranks, DeathWatch& deaths)
-    : view_(std::move(view)), signals_(signals), ranks_(ranks), deaths_(deaths) {}
+    : view_(std::move(view)), signals_(signals), ranks_(ranks), deaths_(deaths), pulse_(view_.coordinator_limit) {}
 
 ElasticWatch::~ElasticWatch() { stop(); }
 
 void ElasticWatch::start() {
   if (!view_.coordinator) return;
+  const UniqueFd beats = pulse_.begin(Deadline::Clock::now());
+  was_silent_ = false;
   RankStart start{.name = "the coordinator of the elastic job",
                   .command = view_.coordinator->command,
                   .environment = view_.coordinator->environment,
                   .cpus = CpuSet(),
                   .stdin_fd = ranks_.null_fd(),
-                  .stdout_fd = STDERR_FILENO,
+                  .stdout_fd = beats.get(),
                   .stderr_fd = STDERR_FILENO,
                   .signal_mask = signals_.original_mask()};
   coordinator_ = start_rank(start, [&](int pidfd) { deaths_.add(kCoordinator, start.name, pidfd); });
@@ -38,12 +40,20 @@ void ElasticWatch::stop() noexcept {
   ::kill(coordinator_.pid, SIGKILL);
   reap(coordinator_.pid);
   coordinator_ = {};
+  pulse_.end();
+}
+
+void ElasticWatch::look(PulseWatch::Time now) {
+  if (coordinator_.pid <= 0 || !pulse_.finds_silence(now)) return;
+  was_silent_ = true;
+  ::kill(coordinator_.pid, SIGKILL);
 }
 
 ElasticWatch::Answer ElasticWatch::on_coordinator_end() {
   deaths_.remove(coordinator_.pidfd.get());
   const ProcessEnd end = reap(coordinator_.pid);
   coordinator_ = {};
+  pulse_.end();
   const auto fails = [](const std::string& what) { return Answer{.text = concat("gradwire-run: ", what, "\n")}; };
   // Said why, and has not begun: it would say the same again.
   if (!end.by_signal && end.code == kLaunchFailedExit && !membership::has_begun(view_.journal))
@@ -52,6 +62,10 @@ ElasticWatch::Answer ElasticWatch::on_coordinator_end() {
     return fails(concat("the coordinator of the elastic job ended more than ", view_.deaths_per_minute,
                         " times within a minute, last of ", describe(end)));
   }
+  const std::string why = was_silent_
+                              ? concat("gave no sign of life for ",
+                                       static_cast<double>(view_.coordinator_limit.count()) / 1000, " s, was killed")
+                              : concat("died of ", describe(end));
   try {
     start();
   } catch (const LaunchError& error) {
@@ -59,8 +73,7 @@ ElasticWatch::Answer ElasticWatch::on_coordinator_end() {
   }
   return {.goes_on = true,
           .is_replaced = true,
-          .text = concat("gradwire-run: the coordinator died of ", describe(end),
-                         ", and goes on from its journal as a new process\n")};
+          .text = concat("gradwire-run: the coordinator ", why, ", and goes on from its journal as a new process\n")};
 }
 
 ElasticWatch::Answer ElasticWatch::on_rank_death(pid_t process, const EarlierDeath& death,

@@ -11,9 +11,11 @@
 #include <string>
 #include <vector>
 
+#include "gradwire/base/deadline.h"
 #include "gradwire/membership/job_course.h"
 #include "launch/death_rate.h"
 #include "launch/death_watch.h"
+#include "launch/pulse.h"
 #include "launch/rank_set.h"
 #include "launch/report.h"
 
@@ -24,6 +26,8 @@ struct ElasticView {
   // The program that decides who takes part; it is started again when it ends. Empty: it runs on another host.
   std::optional<RankCommand> coordinator;
   std::string journal = {};  // the path of the coordinator's journal
+  // A coordinator that gives no sign of life for so long is killed, and started again.
+  Milliseconds coordinator_limit{10'000};
   // Of ranks, and of the coordinator: more end this launcher's part. So do more deaths of ranks between which the job
   // did not come further.
   int deaths_per_minute = 10;
@@ -60,6 +64,10 @@ class ElasticWatch final {
   bool has_hosts() const { return view_.has_hosts && view_.has_hosts(); }
   bool is_coordinator(pid_t pid) const noexcept { return pid == coordinator_.pid; }
 
+  // Kills the coordinator where it hangs; on_coordinator_end() comes then. Call at next_look().
+  void look(PulseWatch::Time now);
+  Deadline next_look() const { return pulse_.next_look(); }
+
   // How the job goes on after a death.
   struct Answer {
     bool goes_on = false;
@@ -86,6 +94,8 @@ class ElasticWatch final {
   RankSet& ranks_;
   DeathWatch& deaths_;
   RankProcess coordinator_;  // pid -1: none
+  PulseWatch pulse_;         // of the coordinator
+  bool was_silent_ = false;  // the coordinator, and was killed for that
   DeathRate rank_deaths_;
   struct First {
     EarlierDeath death;

@@ -177,7 +177,7 @@ TEST_F(ElasticWatchTest, ACoordinatorThatCannotBeStartedIsNoRank) {
   } catch (const LaunchError& error) {
     problem = error.what();
   }
-  EXPECT_EQ(problem, "cannot make a pipe to start the coordinator of the elastic job: Too many open files");
+  EXPECT_EQ(problem, "cannot make a pipe from the coordinator of the elastic job: Too many open files");
 }
 
 }  // namespace

@@ -40,8 +40,11 @@ bool PatientCoordinator::step(Milliseconds wait) {
   return true;
 }
 
-void PatientCoordinator::run() {
-  for (;;) step(coordinator_.next_wait());
+void PatientCoordinator::run(const std::function<void()>& between) {
+  for (;;) {
+    step(coordinator_.next_wait());
+    between();
+  }
 }
 
 void PatientCoordinator::tell(const std::string& sentence) const {

@@ -24,8 +24,8 @@ class PatientCoordinator final {
   // As Coordinator::step(). Where there is no room for the journal, it tells (CoordinatorOptions::tell) what happened,
   // once until it can go on, and returns false; calls within the next second only wait.
   bool step(Milliseconds wait);
-  // Handles events for ever.
-  [[noreturn]] void run();
+  // Handles events for ever, and calls `between` at least once a second.
+  [[noreturn]] void run(const std::function<void()>& between);
   // As Coordinator::roster().
   const membership::Roster& roster() const noexcept { return coordinator_.roster(); }
 

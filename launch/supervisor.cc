@@ -123,7 +123,8 @@ void Supervisor::clear_leftovers() {
 }
 
 void Supervisor::step(Deadline until) {
-  const JobNews news = events_.wait(until);
+  const JobNews news = events_.wait(elastic_ ? until.earlier(elastic_->next_look()) : until);
+  if (elastic_) elastic_->look(now());
   if (news.front_died) on_front_death();
   for (const int process : news.ended) {
     if (process == ElasticWatch::kCoordinator) {

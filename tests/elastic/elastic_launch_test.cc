@@ -449,6 +449,27 @@ TEST_F(ElasticLaunchTest, TheReportOfAJobThatFailsGoesByItsLastEpoch) {
 }
 
 // The calls of an epoch that broke before had failed, and all others had ended well.
+// The job trains on meanwhile, and a rank that dies is replaced when another coordinator is there.
+TEST_F(ElasticLaunchTest, ACoordinatorThatHangsIsReplaced) {
+  more_ = {"--heartbeat-timeout", "5"};
+  start_job("2:3", 3, 300, 50);
+  std::int64_t epoch = 0;
+  const auto members = record().wait_for_epoch(3, epoch);
+  ASSERT_EQ(members.size(), 3U);
+  const pid_t hangs = coordinator();
+  ASSERT_EQ(::kill(hangs, SIGSTOP), 0);
+  wait_for_state(hangs, 'T');
+  ::kill(static_cast<pid_t>(members[1]), SIGKILL);
+  wait_for_error(
+      "the coordinator gave no sign of life for 5 s, was killed, and goes on from its journal as a new process");
+  ASSERT_EQ(record().wait_for_epoch(3, epoch).size(), 3U);
+  page()->budget = steps_;
+  const launch::Result result = finish();
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  record().expect_serial_bits();
+  expect_same_replay(3);
+}
+
 TEST_F(ElasticLaunchTest, NoRankIsTheCauseWhereTheCoordinatorEndsTooOften) {
   start_job("1:3", 3, 300, 50, 1);
   std::int64_t epoch = 0;
