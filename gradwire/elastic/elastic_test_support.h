@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -214,6 +215,45 @@ class ElasticJob {
   std::atomic<bool> stop_{false};
   std::unique_ptr<membership::Coordinator> coordinator_;
   std::thread thread_;
+};
+
+// The members of a job that begins with three of them, loses one, and gets another.
+class ChangingMembers {
+ public:
+  // Lets the fourth member begin.
+  void start_another() { starts_another_ = true; }
+  // Each member is a thread that calls `train`. Returns the parameters of those that `train` returned; a Killed member
+  // has none. Any other exception fails the test.
+  std::vector<std::vector<at::Tensor>> run(const std::function<std::vector<at::Tensor>()>& train) {
+    std::mutex mutex;
+    std::vector<std::vector<at::Tensor>> ends;
+    const auto member = [&] {
+      try {
+        std::vector<at::Tensor> parameters = train();
+        const std::lock_guard lock(mutex);
+        ends.push_back(std::move(parameters));
+      } catch (const Killed&) {
+      } catch (const std::exception& error) {
+        ADD_FAILURE() << error.what();
+        start_another();
+      }
+    };
+    std::list<std::thread> threads;
+    for (int i = 0; i < 3; ++i) threads.emplace_back(member);
+    while (!starts_another_) std::this_thread::yield();
+    threads.emplace_back(member);
+    for (auto& thread : threads) thread.join();
+    return ends;
+  }
+  // `sizes`: as sizes_of(). One of three was lost in the step `lost_at`, and the last steps were those of three again.
+  static void expect_change(const std::vector<int>& sizes, std::size_t lost_at) {
+    EXPECT_EQ(sizes.at(lost_at - 1), 3);
+    EXPECT_EQ(sizes.at(lost_at + 5), 2);
+    EXPECT_EQ(sizes.back(), 3) << "the new member came too late";
+  }
+
+ private:
+  std::atomic<bool> starts_another_{false};
 };
 
 }  // namespace gradwire::testing

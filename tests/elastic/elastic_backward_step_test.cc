@@ -5,10 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <list>
-#include <mutex>
-#include <optional>
-#include <thread>
+#include <memory>
+#include <tuple>
 
 #include "gradwire/elastic/elastic.h"
 #include "gradwire/elastic/elastic_test_support.h"
@@ -118,43 +116,24 @@ INSTANTIATE_TEST_SUITE_P(Kinds, ElasticBackwardStepTest,
 
 TEST_P(ElasticBackwardStepTest, AStepThatBreaksIsDoneAgainAndCountsOnce) {
   std::atomic<bool> lost{false};
-  std::atomic<bool> start_another{false};
   std::atomic<bool> has_followed{false};
-  std::mutex mutex;
-  std::vector<std::vector<at::Tensor>> ends;
+  ChangingMembers members;
   const AtMoment at_moment = [&](Moment now, const ElasticStep& at) {
     if (at.step == kLoseAt && at.size == 3 && at.rank == 1 && now == moment() && !lost.exchange(true)) throw Killed();
     if (at.follows) has_followed = true;
     if (at.size == 3 || at.follows || now != Moment::before_backward) return;
     if (at.step == kAnotherAt) {
-      start_another = true;
+      members.start_another();
       job_.decided(follows() ? membership::follower_key(at.epoch, 0) : membership::change_key(at.epoch));
     }
     if (at.step == kMeetAt) job_.decided(membership::change_key(at.epoch));
   };
-  const auto member = [&] {
-    try {
-      std::vector<at::Tensor> parameters = train(at_moment);
-      const std::lock_guard lock(mutex);
-      ends.push_back(std::move(parameters));
-    } catch (const Killed&) {
-    } catch (const std::exception& error) {
-      ADD_FAILURE() << error.what();
-      start_another = true;
-    }
-  };
-  std::list<std::thread> threads;
-  for (int i = 0; i < 3; ++i) threads.emplace_back(member);
-  while (!start_another) std::this_thread::yield();
-  threads.emplace_back(member);
-  for (auto& thread : threads) thread.join();
+  const auto ends = members.run([&] { return train(at_moment); });
 
   EXPECT_TRUE(lost);
   EXPECT_EQ(has_followed, follows());
   const std::vector<int> sizes = sizes_of(job_.journal(), kSteps);
-  EXPECT_EQ(sizes[kLoseAt - 1], 3);
-  EXPECT_EQ(sizes[kLoseAt + 5], 2);
-  EXPECT_EQ(sizes.back(), 3) << "the new member came too late";
+  ChangingMembers::expect_change(sizes, kLoseAt);
   ASSERT_EQ(ends.size(), 3U);
   const std::vector<at::Tensor> expected = serial(sizes, kind());
   for (const auto& end : ends) expect_equal_bits(end, expected, "a member");

@@ -6,8 +6,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <list>
-#include <mutex>
 #include <optional>
 #include <thread>
 
@@ -145,40 +143,21 @@ INSTANTIATE_TEST_SUITE_P(Kinds, ElasticJoinTest,
 TEST_P(ElasticJoinTest, AStepThatBreaksWithinAJoinIsDoneAgainAndCountsOnce) {
   const auto [kind, moment] = GetParam();
   std::atomic<bool> lost{false};
-  std::atomic<bool> start_another{false};
-  std::mutex mutex;
-  std::vector<std::vector<at::Tensor>> ends;
+  ChangingMembers members;
   const AtMoment at_moment = [&, moment = moment](Moment now, const ElasticStep& at) {
     const int victim = moment == Moment::last_joiner ? 2 : 1;
     if (at.step == kLoseAt && at.size == 3 && at.rank == victim && now == moment && !lost.exchange(true))
       throw Killed();
     if (at.step == kLoseAt + 10 && at.size == 2 && now == Moment::first_batch) {
-      start_another = true;
+      members.start_another();
       job_.decided(membership::change_key(at.epoch));  // the new member has steps left
     }
   };
-  const auto member = [&, kind = kind] {
-    try {
-      std::vector<at::Tensor> parameters = train(kind, at_moment);
-      const std::lock_guard lock(mutex);
-      ends.push_back(std::move(parameters));
-    } catch (const Killed&) {
-    } catch (const std::exception& error) {
-      ADD_FAILURE() << error.what();
-      start_another = true;
-    }
-  };
-  std::list<std::thread> threads;
-  for (int i = 0; i < 3; ++i) threads.emplace_back(member);
-  while (!start_another) std::this_thread::yield();
-  threads.emplace_back(member);
-  for (auto& thread : threads) thread.join();
+  const auto ends = members.run([&, kind = kind] { return train(kind, at_moment); });
 
   EXPECT_TRUE(lost);
   const std::vector<int> sizes = sizes_of(job_.journal(), kSteps);
-  EXPECT_EQ(sizes[kLoseAt - 1], 3);
-  EXPECT_EQ(sizes[kLoseAt + 5], 2);
-  EXPECT_EQ(sizes.back(), 3) << "the new member came too late";
+  ChangingMembers::expect_change(sizes, kLoseAt);
   ASSERT_EQ(ends.size(), 3U);
   const std::vector<at::Tensor> expected = serial(sizes, kind);
   for (const auto& end : ends) expect_equal_bits(end, expected, "a member");
