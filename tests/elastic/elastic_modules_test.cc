@@ -5,10 +5,7 @@
 #include <torch/nn/modules/batchnorm.h>
 
 #include <atomic>
-#include <list>
-#include <mutex>
 
-#include "gradwire/base/error.h"
 #include "gradwire/elastic/elastic.h"
 #include "gradwire/elastic/elastic_test_support.h"
 #include "gradwire/nn/sync_batch_norm.h"
@@ -58,51 +55,33 @@ std::vector<at::Tensor> serial_state(const std::vector<int>& sizes) {
 TEST(ElasticModulesTest, SyncBatchNormGoesOnWithTheRanksThatThereAre) {
   constexpr std::int64_t kSteps = 400;
   ElasticJob job({.min = 2, .max = 3, .first = 3});
-  std::mutex mutex;
-  std::vector<std::vector<at::Tensor>> ends;
   std::atomic<bool> lost{false};
-  std::atomic<bool> start_another{false};
-  const auto member = [&] {
+  ChangingMembers members;
+  const auto ends = members.run([&] {
     Elastic elastic(job.options());
     Synced net(SyncBatchNorm(torch::nn::BatchNormOptions(8), elastic.group()));
-    DdpOptions options;
-    options.process_group = elastic.group();
-    DistributedDataParallel ddp(net, options);
+    DistributedDataParallel ddp(net, options_over(elastic));
     torch::optim::SGD optimizer(ddp.parameters(), sgd());
     elastic.add(ddp).add(optimizer);
     const ElasticEnd end = elastic.run(kSteps, [&](const ElasticStep& at) {
       if (at.step == 30 && at.size == 2) {
-        start_another = true;
+        members.start_another();
         job.decided(membership::change_key(at.epoch));  // the new member has steps left
       }
       optimizer.zero_grad();
       const at::Tensor loss = mean_loss(ddp(samples(at)));
-      if (at.step == 20 && at.rank == 1 && !lost.exchange(true)) throw std::runtime_error("lost on purpose");
+      if (at.step == 20 && at.rank == 1 && !lost.exchange(true)) throw Killed();
       loss.backward();
       optimizer.step();
     });
     EXPECT_EQ(end, ElasticEnd::finished);
     std::vector<at::Tensor> state = net->parameters();
     for (const at::Tensor& buffer : net->buffers()) state.push_back(buffer);
-    const std::lock_guard lock(mutex);
-    ends.push_back(std::move(state));
-  };
-  const auto guarded = [&] {
-    const std::string error = error_of(member);
-    if (error.find("on purpose") != std::string::npos) return;
-    EXPECT_EQ(error, "");
-    start_another = true;  // also when it failed before
-  };
-  std::list<std::thread> threads;
-  for (int i = 0; i < 3; ++i) threads.emplace_back(guarded);
-  while (!start_another) std::this_thread::yield();
-  threads.emplace_back(guarded);
-  for (auto& thread : threads) thread.join();
+    return state;
+  });
 
   const std::vector<int> sizes = sizes_of(job.journal(), kSteps);
-  EXPECT_EQ(sizes.front(), 3);
-  EXPECT_EQ(sizes[25], 2);
-  EXPECT_EQ(sizes.back(), 3) << "the new member came too late";
+  ChangingMembers::expect_change(sizes, 20);
   const std::vector<at::Tensor> expected = serial_state(sizes);
   ASSERT_EQ(ends.size(), 3U);
   for (const auto& state : ends) {
