@@ -58,6 +58,7 @@ struct DdpCore::Parts {
   bool divide_by_initial_world_size = true;  // the option of the Join
   // The number of the iteration that this rank's last forward began in a Join; not given: none.
   std::optional<std::uint32_t> begun_in_join;
+  bool agrees = false;               // in agree(), or has left it with an error
   std::vector<bool> has_taken_part;  // by rank: the rank was active in a synchronized iteration
 
   // The tensors that replicas have in common: the parameters, and the buffers when `with_buffers` is true.

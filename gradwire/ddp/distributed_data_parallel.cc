@@ -153,7 +153,6 @@ void DdpCore::before_forward() {
   p.in_group().require_outside_hook("forward()");
   if (c10::GradMode::is_enabled()) trace::point("ddp.forward", p.group->rank());
   p.synchronized_forward = false;
-  p.begun_in_join.reset();
   Parts::Forward forward;
   forward.synchronized = p.sync && c10::GradMode::is_enabled();
   const bool may_broadcast = c10::GradMode::is_enabled() && p.buffers_travel && p.module->is_training();
@@ -163,7 +162,8 @@ void DdpCore::before_forward() {
   if (forward.synchronized || forward.buffers) p.require_open_group();
   if (forward.synchronized) p.require_known_parameters();
   if (c10::GradMode::is_enabled()) p.shadow_gradients->leave();
-  const JoinRound* round = Join::notify(*this);
+  const JoinRound* round = Join::notify(*this);  // it asks for the forward before this one
+  p.begun_in_join.reset();
   // A forward without gradients does not count: one rank may run it alone.
   forward.buffers_due = may_broadcast ? forward.synchronized : p.buffers_due;
   if (round != nullptr) p.agree(&forward, *round);
