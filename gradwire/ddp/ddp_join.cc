@@ -18,14 +18,14 @@ class DdpCore::Shadow final : public JoinHook {
 
   bool is_unfinished(bool begun) const override {
     const std::shared_ptr<internal::Reducer> reducer = parts_.reducer_if_any();
-    return reducer != nullptr && (!begun || parts_.agrees || parts_.begun_in_join == reducer->iterations());
+    return reducer != nullptr && (!begun || parts_.begun_in_join == reducer->iterations());
   }
 
   // The other ranks wait for this rank's gradients in the groups of the Reducer.
   bool abandon_hook(bool begun, const std::string& what) noexcept override {
     const std::shared_ptr<internal::Reducer> reducer = parts_.reducer_if_any();
     if (reducer == nullptr) return false;
-    if (parts_.agrees) return true;  // all ranks have the error of agree()
+    if (parts_.has_disagreed) return true;  // so have the other ranks
     reducer->give_up(concat("rank ", parts_.group->rank(), " left a Join before ",
                             begun ? "the backward pass of its forward had ended" : "its forward", ": ", what));
     return true;
@@ -68,7 +68,7 @@ std::unique_ptr<JoinHook> DdpCore::join_hook(const JoinOptions& options) {
   }
   p.joined_ever = true;
   p.begun_in_join.reset();
-  p.agrees = false;
+  p.has_disagreed = false;
   p.divide_by_initial_world_size = options.divide_by_initial_world_size;
   return std::make_unique<Shadow>(p);
 }
@@ -96,18 +96,17 @@ bool DdpCore::Parts::has_new_rank(const JoinRound* round) {
 DdpCore::Parts::Forward DdpCore::Parts::agree(const Forward* mine, const JoinRound& round) {
   std::vector<std::int64_t> numbers(3, 0);
   if (mine != nullptr) numbers = {mine->synchronized ? 1 : 0, mine->buffers ? 1 : 0, mine->buffers_due ? 1 : 0};
-  agrees = true;
   const auto all = internal::gather_integers(reducer->control(), numbers);
   const auto& agreed = all[static_cast<std::size_t>(round.highest_active)];
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     if (!round.is_active[rank] || (all[rank][0] == agreed[0] && all[rank][1] == agreed[1])) continue;
+    has_disagreed = true;
     throw MismatchError(concat("In a Join, rank ", rank, " ran a ", all[rank][0] != 0 ? "synchronized" : "local",
                                " forward ", all[rank][1] != 0 ? "with" : "without",
                                " a broadcast of buffers, and rank ", round.highest_active, " a ",
                                agreed[0] != 0 ? "synchronized" : "local", " one ", agreed[1] != 0 ? "with" : "without",
                                "; use no_sync(), NoGradGuard and train() alike on all ranks."));
   }
-  agrees = false;
   return {.synchronized = agreed[0] != 0, .buffers = agreed[1] != 0, .buffers_due = agreed[2] != 0};
 }
 

@@ -163,12 +163,13 @@ void DdpCore::before_forward() {
   if (forward.synchronized) p.require_known_parameters();
   if (c10::GradMode::is_enabled()) p.shadow_gradients->leave();
   const JoinRound* round = Join::notify(*this);  // it asks for the forward before this one
-  p.begun_in_join.reset();
+  const auto begun_before =
+      std::exchange(p.begun_in_join, round != nullptr ? std::optional(p.reducer->iterations()) : std::nullopt);
   // A forward without gradients does not count: one rank may run it alone.
   forward.buffers_due = may_broadcast ? forward.synchronized : p.buffers_due;
   if (round != nullptr) p.agree(&forward, *round);
-  if (round != nullptr && forward.synchronized) p.begun_in_join = p.reducer->iterations();
   p.begin_forward(forward, round);
+  if (!forward.synchronized) p.begun_in_join = begun_before;
   p.buffers_due = forward.buffers_due;
   if (p.low_precision && p.low_precision->lower()) {
     p.reducer->attach();

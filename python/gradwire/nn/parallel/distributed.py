@@ -12,7 +12,7 @@ from torch.nn import Module
 
 from gradwire import _C, _end
 from gradwire._C import CommHook, ProcessGroup
-from gradwire._errors import InvalidArgument, MismatchError, UnsupportedError
+from gradwire._errors import DistError, InvalidArgument, MismatchError, UnsupportedError
 from gradwire.distributed._groups import _resolve
 from gradwire.distributed._objects import all_gather_object
 from gradwire.distributed.algorithms.ddp_comm_hooks._native import GivenHook, native_hook
@@ -183,7 +183,7 @@ class DistributedDataParallel(Module, Joinable):
         every: list[Any] = [None] * self.process_group.size()
         try:
             all_gather_object(every, sorted(self.parameters_to_ignore), self.process_group)
-        except UnsupportedError:  # the group has devices alone
+        except DistError:  # the group has devices alone, or another rank has ended
             return
         for rank, names in enumerate(every):
             for here, there, name in [(0, rank, n) for n in every[0] if n not in names] + [
