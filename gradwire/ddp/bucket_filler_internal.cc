@@ -9,6 +9,7 @@
 #include "gradwire/base/log.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/ddp/gradient_copy_internal.h"
+#include "gradwire/ddp/sparse_gradient_internal.h"
 
 namespace gradwire::internal {
 
@@ -130,6 +131,15 @@ void BucketFiller::write_back(std::size_t bucket, const at::Tensor& average) {
       copy_scaled(grad, views[slot], 1.0, held.is_large());
     }
   }
+}
+
+void BucketFiller::define(std::size_t parameter) {
+  const c10::NoGradGuard no_grad;
+  const at::Tensor& of = store_.parameter(parameter);
+  if (of.grad().defined()) return;
+  const auto options = of.options().dtype(store_.dtype(parameter)).requires_grad(false);
+  of.mutable_grad() =
+      store_.is_sparse(parameter) ? no_rows(of.sizes(), options).coalesce() : at::zeros_like(of, options);
 }
 
 }  // namespace gradwire::internal

@@ -52,6 +52,9 @@ class BucketFiller final {
   // gradient could not be lent, or the bucket has another dtype.
   void write_back(std::size_t bucket, const at::Tensor& average);
 
+  // Gives the parameter a .grad of zeros where it has none, as write_back() does without a bucket.
+  void define(std::size_t parameter);
+
  private:
   void fill_sparse(std::size_t parameter, Filling& filling) const;
   void require_storable(std::size_t parameter, const at::Tensor& grad, const at::Tensor& slot) const;

@@ -56,8 +56,10 @@ struct DdpCore::Parts {
   std::atomic<bool> buffers_travel{true};    // buffers are broadcast before training forwards
   std::atomic<bool> joined_ever{false};      // the object has been in a Join
   bool divide_by_initial_world_size = true;  // the option of the Join
-  // The number of the iteration that this rank's last forward began in a Join; not given: none.
+  // The number of the iteration that this rank's last synchronized forward began in a Join; while a forward begins,
+  // that of this forward, which may be a local one. Not given: none.
   std::optional<std::uint32_t> begun_in_join;
+  bool has_disagreed = false;        // agree() has thrown its error, on all ranks
   std::vector<bool> has_taken_part;  // by rank: the rank was active in a synchronized iteration
 
   // The tensors that replicas have in common: the parameters, and the buffers when `with_buffers` is true.

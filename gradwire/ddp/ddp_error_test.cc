@@ -303,6 +303,43 @@ TEST_P(DdpError, OptionsThatDifferAreCalledByTheirNames) {
                   "with mixed_precision of param_dtype = Half, reduce_dtype = Float on rank 1");
 }
 
+// Which parameters there are to compare depends on the list.
+TEST_P(DdpError, ListsOfNamesThatDifferAreToldBeforeModules) {
+  using Names = std::vector<std::string>;
+  const auto said_with = [&](const std::function<void(DdpOptions&, int rank)>& change) {
+    return errors_of([&](int rank, auto group) {
+      auto made = options(group);
+      change(made, rank);
+      DistributedDataParallel ddp(Mlp(), made);
+    });
+  };
+  const auto ignoring = [](const Names& zero, const Names& one) {
+    return [=](DdpOptions& made, int rank) { made.parameters_and_buffers_to_ignore = rank == 0 ? zero : one; };
+  };
+  const auto delaying = [](const Names& zero, const Names& one) {
+    return [=](DdpOptions& made, int rank) {
+      made.delay_all_reduce_named_params = rank == 0 ? zero : one;
+      made.param_to_hook_all_reduce = "layer0.bias";
+    };
+  };
+  const std::string ignored = "made with parameters_and_buffers_to_ignore that differ: ";
+  for (const auto& [change, expected] :
+       {std::pair<std::function<void(DdpOptions&, int)>, std::string>(
+            ignoring({}, {"layer0.weight"}), ignored + "'layer0.weight' is named on rank 1 and not on rank 0"),
+        {ignoring({"layer1.bias", "layer0.weight"}, {"layer0.weight"}),
+         ignored + "'layer1.bias' is named on rank 0 and not on rank 1"},
+        {delaying({"layer0.weight", "layer1.bias"}, {"layer1.bias", "layer0.weight"}),
+         "param_to_hook_all_reduce that differ: the names are in another order on rank 1"},
+        {delaying({"layer0.weight"}, {"layer1.bias"}), "'layer0.weight' is named on rank 0 and not on rank 1"}}) {
+    for (const auto& error : said_with(change)) {
+      expect_contains(error, "MismatchError");
+      expect_contains(error, expected);
+    }
+  }
+  for (const auto& error : said_with(ignoring({"layer1.bias", "layer0.bias"}, {"layer0.bias", "layer1.bias"})))
+    EXPECT_EQ(error, "") << "the order of these names does not matter";
+}
+
 TEST_P(DdpError, BadOptionsAreRefusedBeforeAnyCommunication) {
   const auto refused = [&](const std::function<void(DdpOptions&)>& change, const std::string& word) {
     // Only rank 0 constructs: an error that needed the others would hang.
@@ -332,6 +369,13 @@ TEST_P(DdpError, BadOptionsAreRefusedBeforeAnyCommunication) {
   refused([](DdpOptions& o) { o.parameters_and_buffers_to_ignore = {"nobody"}; }, "nobody");
   refused([](DdpOptions& o) { o.delay_all_reduce_named_params = {"layer0.weight"}; }, "param_to_hook_all_reduce");
   refused([](DdpOptions& o) { o.param_to_hook_all_reduce = "layer0.weight"; }, "delay_all_reduce_named_params");
+  refused(
+      [](DdpOptions& o) {
+        o.delay_all_reduce_named_params = {"layer0.bias", "layer0.weight"};
+        o.param_to_hook_all_reduce = "layer1.weight";
+        o.parameters_and_buffers_to_ignore = {"layer0.weight"};
+      },
+      "names 'layer0.weight', and parameters_and_buffers_to_ignore names it too");
 }
 
 TEST_P(DdpError, ModulesThatCannotTrainAreRefused) {

@@ -103,6 +103,36 @@ class DdpGraph : public ::testing::TestWithParam<Setup> {
   }
 };
 
+// Alone as with other ranks: what a local pass used, and nothing holds any more, counts as used with zeros.
+TEST_P(DdpGraph, AUsedParameterWhoseGradientWasRemovedGetsZeros) {
+  for (const int size : {1, 2}) {
+    for (const bool fixed : {false, true}) {
+      run_ranks(GetParam(), size, [&](int rank, auto group) {
+        SCOPED_TRACE(concat("rank ", rank, " of ", size, fixed ? ", static graph" : ""));
+        DdpOptions made = options(group);
+        made.find_unused_parameters = true;
+        made.static_graph = fixed;
+        Branches net;
+        DistributedDataParallel ddp(net, made);
+        {
+          const auto local = ddp.no_sync();
+          ddp(input_of(rank, 0), std::vector<int>{0, 1}).sum().backward();
+        }
+        const at::Tensor& removed = net->branches[1]->weight;
+        removed.mutable_grad().reset();
+        ddp(input_of(rank, 1), std::vector<int>{0}).sum().backward();
+        ASSERT_TRUE(removed.grad().defined());
+        EXPECT_TRUE(at::equal(removed.grad(), at::zeros_like(removed)));
+        EXPECT_FALSE(net->branches[2]->weight.grad().defined()) << "no pass used it";
+        EXPECT_NE(net->branches[1]->bias.grad().abs().sum().item<double>(), 0) << "it was not removed";
+        ddp.zero_grad();
+        ddp(input_of(rank, 2), std::vector<int>{0}).sum().backward();
+        EXPECT_EQ(removed.grad().defined(), fixed) << "a static graph keeps to its first iteration";
+      });
+    }
+  }
+}
+
 TEST_P(DdpGraph, ParametersThatSomeRanksOrNoneUseAreFoundInEachIteration) {
   for (const int size : {1, 2, 3}) {
     for (const bool zero : {true, false}) {

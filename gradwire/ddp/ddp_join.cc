@@ -16,13 +16,19 @@ class DdpCore::Shadow final : public JoinHook {
  public:
   explicit Shadow(Parts& parts) : parts_(parts) {}
 
-  // The Join has ended on this rank. Where a pass of this rank is still to come, the other ranks wait for its gradients
-  // in the groups of the Reducer.
-  ~Shadow() override {
+  bool is_unfinished(bool begun) const override {
     const std::shared_ptr<internal::Reducer> reducer = parts_.reducer_if_any();
-    if (reducer == nullptr || parts_.begun_in_join != reducer->iterations()) return;
-    reducer->give_up(
-        concat("rank ", parts_.group->rank(), " left a Join before the backward pass of its forward had ended"));
+    return reducer != nullptr && (!begun || parts_.begun_in_join == reducer->iterations());
+  }
+
+  // The other ranks wait for this rank's gradients in the groups of the Reducer.
+  bool abandon_hook(bool begun, const std::string& what) noexcept override {
+    const std::shared_ptr<internal::Reducer> reducer = parts_.reducer_if_any();
+    if (reducer == nullptr) return false;
+    if (parts_.has_disagreed) return true;  // so have the other ranks
+    reducer->give_up(concat("rank ", parts_.group->rank(), " left a Join before ",
+                            begun ? "the backward pass of its forward had ended" : "its forward", ": ", what));
+    return true;
   }
 
   void main_hook(const JoinRound& round) override {
@@ -62,6 +68,7 @@ std::unique_ptr<JoinHook> DdpCore::join_hook(const JoinOptions& options) {
   }
   p.joined_ever = true;
   p.begun_in_join.reset();
+  p.has_disagreed = false;
   p.divide_by_initial_world_size = options.divide_by_initial_world_size;
   return std::make_unique<Shadow>(p);
 }
@@ -93,6 +100,7 @@ DdpCore::Parts::Forward DdpCore::Parts::agree(const Forward* mine, const JoinRou
   const auto& agreed = all[static_cast<std::size_t>(round.highest_active)];
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     if (!round.is_active[rank] || (all[rank][0] == agreed[0] && all[rank][1] == agreed[1])) continue;
+    has_disagreed = true;
     throw MismatchError(concat("In a Join, rank ", rank, " ran a ", all[rank][0] != 0 ? "synchronized" : "local",
                                " forward ", all[rank][1] != 0 ? "with" : "without",
                                " a broadcast of buffers, and rank ", round.highest_active, " a ",

@@ -92,12 +92,18 @@ std::string describe_cap(const char* which, std::int64_t bytes) {
   return concat("bucket_cap_mb that limits the ", which, " to ", bytes, " bytes");
 }
 
-// Ranks compare hashes, so a message can tell two lists apart, but not show them.
-std::string describe_names(std::int64_t hash) {
-  return concat(
-      "names in parameters_and_buffers_to_ignore, delay_all_reduce_named_params and "
-      "param_to_hook_all_reduce whose hash is ",
-      hash);
+// Ranks compare hashes.
+NamedSetting list_setting(const char* list, Names names) {
+  const std::int64_t hash = hash_of(names);
+  return {hash, [list](std::int64_t value) { return concat("names in ", list, " whose hash is ", value); }, list,
+          std::move(names)};
+}
+
+// The order of these names changes nothing.
+Names in_order(Names names) {
+  std::sort(names.begin(), names.end());
+  names.erase(std::unique(names.begin(), names.end()), names.end());
+  return names;
 }
 
 std::string describe_place(std::int64_t type) {
@@ -176,6 +182,15 @@ void require_names(const torch::nn::Module& module, const DdpOptions& options) {
     throw InvalidArgument(concat("DistributedDataParallel: delay_all_reduce_named_params or param_to_hook_all_reduce ",
                                  "names '", name, "', which is no parameter of the module that needs a gradient."));
   }
+  for (const std::string& name : options.delay_all_reduce_named_params) {
+    for (const std::string& other : options.parameters_and_buffers_to_ignore) {
+      if (!parameters.contains(other) || !parameters[other].is_same(parameters[name])) continue;
+      throw InvalidArgument(concat("DistributedDataParallel: delay_all_reduce_named_params names '", name,
+                                   "', and parameters_and_buffers_to_ignore names ",
+                                   other == name ? "it too" : concat("the same parameter as '", other, "'"),
+                                   ". Leave it out of the first, and it is not averaged, or out of the second."));
+    }
+  }
   if (options.delay_all_reduce_named_params.empty()) {
     throw InvalidArgument(
         "DistributedDataParallel: param_to_hook_all_reduce is given without delay_all_reduce_named_params.");
@@ -183,10 +198,8 @@ void require_names(const torch::nn::Module& module, const DdpOptions& options) {
 }
 
 std::vector<NamedSetting> settings_of(const DdpOptions& options, const ReducerOptions& tuned, c10::DeviceType place) {
-  Names names = options.parameters_and_buffers_to_ignore;
-  names.push_back("");
-  names.insert(names.end(), options.delay_all_reduce_named_params.begin(), options.delay_all_reduce_named_params.end());
-  names.push_back(options.param_to_hook_all_reduce);
+  Names delayed = options.delay_all_reduce_named_params;
+  delayed.push_back(options.param_to_hook_all_reduce);
   const auto sync = options.forward_sync_buffers;
   return {
       {tuned.gradient_as_bucket_view ? 1 : 0, flag("gradient_as_bucket_view")},
@@ -198,7 +211,8 @@ std::vector<NamedSetting> settings_of(const DdpOptions& options, const ReducerOp
       {options.broadcast_buffers ? 1 : 0, flag("broadcast_buffers")},
       {sync ? (*sync ? 1 : 0) : -1, describe_forward_sync},
       {number_of(options.mixed_precision), describe_types},
-      {hash_of(names), describe_names},
+      list_setting("parameters_and_buffers_to_ignore", in_order(options.parameters_and_buffers_to_ignore)),
+      list_setting("delay_all_reduce_named_params and param_to_hook_all_reduce", std::move(delayed)),
       {static_cast<std::int64_t>(place), describe_place}};
 }
 

@@ -116,6 +116,30 @@ TEST_P(DdpParameters, SparseGradientsAreAveraged) {
       [](DdpOptions& o) { o.find_unused_parameters = true; });
 }
 
+// Alone as with another rank.
+TEST_P(DdpParameters, ASparseGradientThatWasRemovedAfterALocalPassHasNoEntries) {
+  for (const int world : {1, 2}) {
+    run_ranks(GetParam(), world, [&](int rank, auto group) {
+      SCOPED_TRACE(concat("rank ", rank, " of ", world));
+      DdpOptions made = options(group);
+      made.find_unused_parameters = true;
+      Tables net;
+      DistributedDataParallel ddp(net, made);
+      {
+        const auto local = ddp.no_sync();
+        ddp(rows_of(rank, 0), true).backward();
+      }
+      net->bag->weight.mutable_grad().reset();
+      ddp(rows_of(rank, 1), false).backward();
+      ASSERT_TRUE(net->bag->weight.grad().defined());
+      EXPECT_TRUE(net->bag->weight.grad().is_sparse());
+      EXPECT_EQ(net->bag->weight.grad()._nnz(), 0);
+      ddp(rows_of(rank, 2), true).backward();
+      EXPECT_GT(net->bag->weight.grad()._nnz(), 0);
+    });
+  }
+}
+
 TEST_P(DdpParameters, SparseGradientsInAJoin) {
   run_ranks(GetParam(), 2, [&](int rank, auto group) {
     Tables net;

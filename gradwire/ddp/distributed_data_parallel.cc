@@ -153,7 +153,6 @@ void DdpCore::before_forward() {
   p.in_group().require_outside_hook("forward()");
   if (c10::GradMode::is_enabled()) trace::point("ddp.forward", p.group->rank());
   p.synchronized_forward = false;
-  p.begun_in_join.reset();
   Parts::Forward forward;
   forward.synchronized = p.sync && c10::GradMode::is_enabled();
   const bool may_broadcast = c10::GradMode::is_enabled() && p.buffers_travel && p.module->is_training();
@@ -163,12 +162,14 @@ void DdpCore::before_forward() {
   if (forward.synchronized || forward.buffers) p.require_open_group();
   if (forward.synchronized) p.require_known_parameters();
   if (c10::GradMode::is_enabled()) p.shadow_gradients->leave();
-  const JoinRound* round = Join::notify(*this);
+  const JoinRound* round = Join::notify(*this);  // it asks for the forward before this one
+  const auto begun_before =
+      std::exchange(p.begun_in_join, round != nullptr ? std::optional(p.reducer->iterations()) : std::nullopt);
   // A forward without gradients does not count: one rank may run it alone.
   forward.buffers_due = may_broadcast ? forward.synchronized : p.buffers_due;
   if (round != nullptr) p.agree(&forward, *round);
-  if (round != nullptr && forward.synchronized) p.begun_in_join = p.reducer->iterations();
   p.begin_forward(forward, round);
+  if (!forward.synchronized) p.begun_in_join = begun_before;
   p.buffers_due = forward.buffers_due;
   if (p.low_precision && p.low_precision->lower()) {
     p.reducer->attach();

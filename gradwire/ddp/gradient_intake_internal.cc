@@ -64,6 +64,10 @@ std::vector<std::size_t> GradientIntake::absent_in(std::size_t bucket) const {
   return absent;
 }
 
+void GradientIntake::settle_alone() {
+  for (const std::size_t parameter : use_.settle_alone()) filler_.define(parameter);
+}
+
 const std::vector<std::size_t>& GradientIntake::end_iteration() {
   use_.end_iteration(iteration_.joined());
   return use_.unused();

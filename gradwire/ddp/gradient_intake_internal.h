@@ -75,6 +75,9 @@ class GradientIntake final {
   void write_back(std::size_t bucket, const at::Tensor& average) { filler_.write_back(bucket, average); }
   // After write_back(): as ParameterUse::restore().
   void restore_unused() { use_.restore(store_.parameters()); }
+  // Instead of the last three, where this rank is alone and reduces nothing: gradients that are undefined become those
+  // that a reduction would bring.
+  void settle_alone();
   // After restore_unused(): as ParameterUse::unused_anywhere().
   std::vector<std::size_t> unused_anywhere() const { return use_.unused_anywhere(); }
   // Ends the iteration. Returns the parameters that got no gradient on this rank; valid until the next call.

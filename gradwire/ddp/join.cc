@@ -4,6 +4,7 @@
 
 #include <ATen/Functions.h>
 
+#include <algorithm>
 #include <exception>
 #include <utility>
 
@@ -21,6 +22,8 @@ constexpr std::uint64_t kLongWait = 1000;
 
 void JoinHook::main_hook(const JoinRound&) {}
 void JoinHook::post_hook(const JoinEnd&) {}
+bool JoinHook::is_unfinished(bool) const { return false; }
+bool JoinHook::abandon_hook(bool, const std::string&) noexcept { return false; }
 
 Join::Join(std::vector<std::reference_wrapper<Joinable>> joinables, JoinOptions options)
     : joinables_(std::move(joinables)), options_(options), exceptions_before_(std::uncaught_exceptions()) {
@@ -50,6 +53,7 @@ Join::Join(std::vector<std::reference_wrapper<Joinable>> joinables, JoinOptions 
   own_group_ = group_ != nullptr;
   if (!own_group_) group_ = group;
   for (Joinable& joinable : joinables_) hooks_.push_back(joinable.join_hook(options_));
+  begun_.assign(hooks_.size(), false);
   end_ = {.is_last_joiner = true, .last_joiner = group_->size() - 1};
   for (Joinable& joinable : joinables_) joinable.join_ = this;
 }
@@ -64,20 +68,19 @@ Join::~Join() noexcept(false) {
 
 void Join::abandon(const std::string& what) noexcept {
   if (std::exchange(finished_, true)) return;
-  abort(what.c_str());
-  leave();
+  fail(what);
 }
 
 void Join::finish() {
   if (std::exchange(finished_, true)) return;
   try {
+    require_finished(hooks_.size(), "called finish()");
     shadow();
   } catch (const EarlyTermination&) {
     leave();
     throw;
   } catch (const std::exception& error) {
-    abort(error.what());
-    leave();
+    fail(error.what());
     throw;
   }
   leave();
@@ -92,7 +95,12 @@ void Join::shadow() {
       throw EarlyTermination(concat("Rank ", group_->rank(), " has no more inputs; ", round_.active, " of ",
                                     group_->size(), " ranks have. throw_on_early_termination asks for this error."));
     }
-    for (const auto& hook : hooks_) hook->main_hook(round_);
+    for (std::size_t i = 0; i < hooks_.size(); ++i) {
+      shadowing_ = i;
+      hooks_[i]->main_hook(round_);
+    }
+    shadowing_.reset();
+    begun_.assign(hooks_.size(), true);
     if (round_.number - joined_at == kLongWait) {
       log::warn(concat("Rank ", group_->rank(), " joined ", kLongWait, " iterations ago and ", round_.active,
                        " ranks go on; give the ranks more even inputs."));
@@ -106,6 +114,21 @@ void Join::require_same_ranks() const {
   throw InvalidArgument(
       "A Join of an elastic job began before the ranks changed, and goes on after that; begin and end it within one "
       "call of the step function.");
+}
+
+// Throws InvalidArgument when a rank that has joined waits for one of the first `before` joinables, where this rank
+// does what `what` says instead.
+void Join::require_finished(std::size_t before, const char* what) const {
+  if (round_.active == 0 || round_.active == group_->size()) return;
+  for (std::size_t i = 0; i < before; ++i) {
+    if (!hooks_[i]->is_unfinished(begun_[i])) continue;
+    throw InvalidArgument(concat(
+        "In a Join, rank ", group_->rank(), " ", what, ", and joinable ", i, " of the ", hooks_.size(),
+        " has not ended its part of the iteration: ", group_->size() - round_.active, " of ", group_->size(),
+        " ranks have joined, and wait for it. In each iteration every joinable ends before the next one begins, in the "
+        "order of the list: run the backward pass of each synchronized forward before another forward or step, and "
+        "step a ZeroRedundancyOptimizer once after each forward; evaluate with NoGradGuard or outside of the Join."));
+  }
 }
 
 void Join::exchange(bool active) {
@@ -133,13 +156,28 @@ void Join::exchange(bool active) {
 const JoinRound* Join::notify(Joinable& joinable) {
   Join* join = joinable.join_;
   if (join == nullptr) return nullptr;
-  if (&join->joinables_.front().get() != &joinable) {
-    if (join->round_.number > 0) return &join->round_;
-    throw InvalidArgument(
-        "A joinable began its collectives before the first one of its Join did; in each iteration they go in the order "
-        "in which Join got them.");
+  const auto place = std::find_if(join->joinables_.begin(), join->joinables_.end(),
+                                  [&](const Joinable& each) { return &each == &joinable; });
+  const auto number = static_cast<std::size_t>(place - join->joinables_.begin());
+  const bool is_first = number == 0;
+  try {
+    join->require_finished(is_first ? join->hooks_.size() : number, is_first ? "begins the next one" : "goes on");
+  } catch (const InvalidArgument& error) {
+    join->abandon(error.what());
+    throw;
+  }
+  if (!is_first) {
+    if (join->round_.number == 0) {
+      throw InvalidArgument(
+          "A joinable began its collectives before the first one of its Join did; in each iteration they go in the "
+          "order in which Join got them.");
+    }
+    join->begun_[number] = true;
+    return &join->round_;
   }
   join->exchange(/*active=*/true);
+  join->begun_.assign(join->hooks_.size(), false);
+  join->begun_[0] = true;
   if (join->options_.throw_on_early_termination && join->round_.active < join->group_->size()) {
     join->finished_ = true;
     const ProcessGroup& group = *join->group_;
@@ -156,10 +194,25 @@ void Join::leave() noexcept {
   for (Joinable& joinable : joinables_) {
     if (joinable.join_ == this) joinable.join_ = nullptr;
   }
-  hooks_.clear();  // each may tell the other ranks what it leaves undone; the joinables may end before this object
+  hooks_.clear();  // the joinables may end before this object
 }
 
-void Join::abort(const char* what) noexcept {
+// The hooks first: an error of theirs says more than that of the group, for which other ranks may wait too.
+void Join::fail(const std::string& what) noexcept {
+  try {
+    for (std::size_t i = 0; round_.active > 0 && i < hooks_.size(); ++i) {
+      const bool begun = shadowing_ ? i <= *shadowing_ : begun_[i];
+      const bool ended = shadowing_ ? i < *shadowing_ : begun && !hooks_[i]->is_unfinished(true);
+      if (!ended && hooks_[i]->abandon_hook(begun, what)) break;
+    }
+  } catch (const std::exception& error) {
+    log::error(error.what());
+  }
+  abort(what);
+  leave();
+}
+
+void Join::abort(const std::string& what) noexcept {
   if (!own_group_) return;
   try {
     group_->abort(concat("rank ", group_->rank(), " left a Join early: ", what));

@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -64,6 +65,15 @@ class JoinHook {
   virtual void main_hook(const JoinRound& round);
   // Called once on every rank, after all ranks have joined. The default does nothing.
   virtual void post_hook(const JoinEnd& end);
+  // Whether this rank, which is active, still has to make collectives of the present iteration. `begun`: the joinable
+  // has called notify() in this iteration. Where a rank has joined, and would wait for these collectives, Join asks
+  // before it lets another joinable, or the next iteration, begin. The default returns false.
+  virtual bool is_unfinished(bool begun) const;
+  // This rank leaves the Join with an error, `what`, and does not make the collectives of the present iteration that
+  // are left. Tells the ranks that wait in them. Returns whether it has told them: then the hooks behind this one are
+  // not called, because no rank comes to their collectives. `begun`: as above, or main_hook() has been called. The
+  // default returns false.
+  virtual bool abandon_hook(bool begun, const std::string& what) noexcept;
 };
 
 // A participant of a Join: DistributedDataParallel, a sharded optimizer, or a class of the user's own. A joinable calls
@@ -100,11 +110,14 @@ class EarlyTermination final : public Error {
 // In each iteration the joinables make their collectives in the order in which the Join got them. Each joinable ends
 // its collectives before the next one begins: for example, DDP runs one backward pass for each forward pass, and the
 // optimizer's step follows. A forward without gradients (NoGradGuard), or within no_sync(), is an iteration too. A
-// synchronized forward needs its backward pass: ranks that have joined take part in it, and wait for it.
+// synchronized forward needs its backward pass: ranks that have joined take part in it, and wait for it. So once a rank
+// has joined, a rank that begins anything else first (the forward of another DistributedDataParallel, its own next
+// forward, finish()) gets an InvalidArgument, and its Join has ended.
 //
 // When a rank leaves the Join with an exception, the other ranks get a PeerError that names the rank, and that quotes
 // an exception of finish() or the text of abandon(). This holds if the group can be duplicated. A
-// DistributedDataParallel between whose forward and backward pass the rank has left is at its end then.
+// DistributedDataParallel between whose forward and backward pass the rank has left is at its end then, and so is a
+// ZeroRedundancyOptimizer before whose step it has left.
 //
 // In an elastic job (elastic/elastic.h) a Join begins and ends within one call of the step function. An iteration and
 // finish() throw InvalidArgument when the ranks have changed since the Join began. Not thread-safe.
@@ -130,15 +143,17 @@ class Join {
   // call of the first joinable is collective; the calls of the others return the same iteration. The result is valid
   // until the next iteration. Returns null when `joinable` is in no Join, or the Join is not enabled. Throws
   // EarlyTermination, what the collective throws, and InvalidArgument when the first joinable of this Join has not
-  // called notify() yet.
+  // called notify() yet, and when a rank that has joined waits for another joinable (JoinHook::is_unfinished()).
   static const JoinRound* notify(Joinable& joinable);
 
  private:
   void require_same_ranks() const;
+  void require_finished(std::size_t before, const char* what) const;
   void exchange(bool active);
   void shadow();
   void leave() noexcept;
-  void abort(const char* what) noexcept;
+  void fail(const std::string& what) noexcept;
+  void abort(const std::string& what) noexcept;
 
   const std::vector<std::reference_wrapper<Joinable>> joinables_;
   const JoinOptions options_;
@@ -150,6 +165,8 @@ class Join {
   c10::Device device_ = c10::kCPU;
   std::vector<std::unique_ptr<JoinHook>> hooks_;
   JoinRound round_;
+  std::vector<bool> begun_;               // by joinable: it has begun its part of the present iteration
+  std::optional<std::size_t> shadowing_;  // the hook whose main_hook() runs; not given: none
   JoinEnd end_;
   bool finished_ = false;
 };

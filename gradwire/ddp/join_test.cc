@@ -483,6 +483,74 @@ TEST_P(DdpJoinOverDuplicates, ARankThatLeavesBetweenForwardAndBackwardTellsTheOt
   }
 }
 
+// What a rank does in its second batch, while the other rank, which has joined, waits for the first model.
+enum class Order { right, both_forwards_first, forward_twice, no_backward };
+
+// Returns the errors of both ranks.
+std::array<std::string, 2> errors_of_two_models(const Setup& setup, Order order) {
+  std::array<std::string, 2> errors;
+  run_ranks(setup, 2, [&](int rank, auto group) {
+    Heads one, two;
+    DistributedDataParallel first(one, options_for(setup, group));
+    DistributedDataParallel second(two, options_for(setup, group));
+    const auto forward = [&](auto& ddp, int step) { return ddp(input_of(rank, step), std::vector<int>{0, 1}, true); };
+    errors[static_cast<std::size_t>(rank)] = error_of([&] {
+      Join join({first, second});
+      for (int step = 0; step <= rank; ++step) {
+        const at::Tensor loss = forward(first, step);
+        const bool wrong = step == 1;  // no rank waits before
+        if (order == Order::right || !wrong) loss.backward();
+        if (wrong && order == Order::forward_twice) forward(first, step);
+        if (wrong && order == Order::no_backward) break;
+        const at::Tensor other = forward(second, step);
+        if (order == Order::both_forwards_first && wrong) loss.backward();
+        other.backward();
+      }
+      join.finish();
+    });
+    if (errors[static_cast<std::size_t>(rank)].empty()) {
+      EXPECT_EQ(first.core().iterations(), 2U);
+      EXPECT_EQ(second.core().iterations(), 2U);
+    }
+    group->barrier()->wait();  // until then both keep their objects
+  });
+  return errors;
+}
+
+TEST_P(DdpJoinOverDuplicates, WhatARankThatHasJoinedWaitsForComesFirst) {
+  EXPECT_EQ(errors_of_two_models(GetParam(), Order::right), (std::array<std::string, 2>{}));
+  for (const auto& [order, what] : {std::pair(Order::both_forwards_first, "goes on"),
+                                    {Order::forward_twice, "begins the next one"},
+                                    {Order::no_backward, "called finish()"}}) {
+    const auto [waiting, wrong] = errors_of_two_models(GetParam(), order);
+    const std::string said = concat("rank 1 ", what, ", and joinable 0 of the 2 has not ended its part");
+    EXPECT_NE(wrong.find(said), std::string::npos) << wrong;
+    EXPECT_NE(waiting.find("rank 1 left a Join before the backward pass"), std::string::npos) << waiting;
+    EXPECT_NE(waiting.find(said), std::string::npos) << waiting;
+  }
+}
+
+// Where all ranks have inputs nobody waits: all drop the outputs of a forward, or of the last one.
+TEST_P(DdpJoin, OutputsThatAllRanksDropAreNoError) {
+  run_ranks(GetParam(), 2, [&](int rank, auto group) {
+    Heads net;
+    DistributedDataParallel ddp(net, options(group));
+    const auto forward = [&](int step) { return ddp(input_of(rank, step), std::vector<int>{0, 1}, true); };
+    {
+      Join join = ddp.join();
+      forward(0);
+      forward(1).backward();
+      forward(2);
+      join.finish();
+    }
+    ddp.zero_grad();
+    forward(3).backward();
+    Heads alone;
+    for (int other = 0; other < 2; ++other) (alone->forward(input_of(other, 3), {0, 1}, true) / 2).backward();
+    expect_close(gradients_of(*net), gradients_of(*alone), 1e-12);
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(Groups, DdpJoin, ::testing::ValuesIn(all_setups()), name_of_setup);
 INSTANTIATE_TEST_SUITE_P(Groups, DdpJoinOverDuplicates, ::testing::ValuesIn(setups_with_duplicates()), name_of_setup);
 

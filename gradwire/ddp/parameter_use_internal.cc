@@ -56,7 +56,7 @@ void ParameterUse::keep(std::size_t parameter, const at::Tensor& grad) {
 }
 
 void ParameterUse::share(ProcessGroup& group) {
-  if (kind_ == GraphKind::every_parameter || (kind_ == GraphKind::fixed && map_known_)) return;
+  if (!needs_map()) return;
   map_ = at::zeros({static_cast<std::int64_t>(touched_.size())}, at::kInt);
   for (std::size_t i = 0; i < touched_.size(); ++i) {
     if (touched_[i]) map_.data_ptr<std::int32_t>()[i] = 1;
@@ -64,17 +64,29 @@ void ParameterUse::share(ProcessGroup& group) {
   sharing_ = group.all_reduce({map_});
 }
 
+template <class Used>
+void ParameterUse::learn_map(const Used& used) {
+  const bool adds = kind_ == GraphKind::fixed && map_seen_;
+  for (std::size_t i = 0; i < used_somewhere_.size(); ++i) used_somewhere_[i] = used(i) || (adds && used_somewhere_[i]);
+  map_seen_ = true;
+  map_known_ = true;
+}
+
+std::vector<std::size_t> ParameterUse::settle_alone() {
+  if (needs_map()) learn_map([&](std::size_t i) { return touched_[i]; });
+  std::vector<std::size_t> settled;
+  for (const auto& [parameter, grad] : kept_) {
+    if (used_somewhere_[parameter]) settled.push_back(parameter);
+  }
+  return settled;
+}
+
 void ParameterUse::restore(const std::vector<at::Tensor>& parameters) {
   const c10::NoGradGuard no_grad;
   if (sharing_ != nullptr) {
     sharing_->wait();
     sharing_.reset();
-    const bool adds = kind_ == GraphKind::fixed && map_seen_;
-    for (std::size_t i = 0; i < used_somewhere_.size(); ++i) {
-      used_somewhere_[i] = map_.const_data_ptr<std::int32_t>()[i] != 0 || (adds && used_somewhere_[i]);
-    }
-    map_seen_ = true;
-    map_known_ = true;
+    learn_map([&](std::size_t i) { return map_.const_data_ptr<std::int32_t>()[i] != 0; });
   }
   for (const auto& [parameter, grad] : kept_) {
     if (used_somewhere_[parameter]) continue;

@@ -63,6 +63,9 @@ class ParameterUse {
   // Waits for that all-reduce, and gives the kept .grad back to every parameter that no rank used. `parameters`: all
   // parameters, by number.
   void restore(const std::vector<at::Tensor>& parameters);
+  // Instead of share() and restore() where no gradients are reduced, because this rank is alone: returns the parameters
+  // that the pass brought no gradient, and that count as used all the same.
+  std::vector<std::size_t> settle_alone();
   // After restore(): the parameters that no rank used. The same on all ranks.
   std::vector<std::size_t> unused_anywhere() const;
   // Ends the iteration. `joined`: this rank took part without a backward pass, and has not seen the fixed graph.
@@ -71,6 +74,10 @@ class ParameterUse {
   const std::vector<std::size_t>& unused() const noexcept { return unused_; }
 
  private:
+  bool needs_map() const { return kind_ == GraphKind::searched || (kind_ == GraphKind::fixed && !map_known_); }
+  template <class Used>
+  void learn_map(const Used& used);
+
   const GraphKind kind_;
   bool learnt_ = false;
   bool map_known_ = false;  // fixed: the map was exchanged with all ranks that have taken part

@@ -36,6 +36,8 @@ void Reducer::finish() {
     } catch (...) {
       fail_and_throw("the hook's end of the iteration");
     }
+  } else {
+    intake_.settle_alone();
   }
   outer_pass_.end_iteration_in(current_backward_pass());
   end_iteration(results);

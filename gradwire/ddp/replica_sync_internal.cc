@@ -11,11 +11,13 @@
 #include <iterator>
 #include <map>
 #include <span>
+#include <sstream>
 
 #include "gradwire/base/error.h"
 #include "gradwire/base/log.h"
 #include "gradwire/base/stable_hash.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/ddp/byte_exchange_internal.h"
 #include "gradwire/process_group/flat_tensors_internal.h"
 
 namespace gradwire::internal {
@@ -145,6 +147,47 @@ std::span<const std::int64_t> signature_at(const Numbers& numbers, std::int64_t 
   return signature;
 }
 
+std::string name_in_one_alone(std::vector<std::string> here, std::vector<std::string> there) {
+  std::sort(here.begin(), here.end());
+  std::sort(there.begin(), there.end());
+  std::vector<std::string> alone;
+  std::set_difference(here.begin(), here.end(), there.begin(), there.end(), std::back_inserter(alone));
+  return alone.empty() ? std::string() : alone.front();
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  return lines;
+}
+
+// What two ranks have in a list of names. Collective.
+std::string describe_lists(ProcessGroup& group, const std::vector<std::string>& mine, std::size_t other) {
+  const std::string text = join(mine, "\n");
+  const auto zero = lines_of(broadcast_bytes(group, text, 0));
+  const auto one = lines_of(broadcast_bytes(group, text, static_cast<int>(other)));
+  const std::string in_zero = name_in_one_alone(zero, one);
+  if (!in_zero.empty()) return concat("'", in_zero, "' is named on rank 0 and not on rank ", other);
+  const std::string in_one = name_in_one_alone(one, zero);
+  if (!in_one.empty()) return concat("'", in_one, "' is named on rank ", other, " and not on rank 0");
+  return concat("the names are in another order on rank ", other, " than on rank 0");
+}
+
+// Collective where a list differs.
+void require_equal_lists(ProcessGroup& group, const std::vector<Numbers>& headers,
+                         const std::vector<NamedSetting>& settings) {
+  for (std::size_t i = 0; i < settings.size(); ++i) {
+    if (settings[i].list == nullptr) continue;
+    for (std::size_t rank = 1; rank < headers.size(); ++rank) {
+      if (headers[rank][3 + i] == headers[0][3 + i]) continue;
+      throw MismatchError(concat("DistributedDataParallel was made with ", settings[i].list,
+                                 " that differ: ", describe_lists(group, settings[i].names, rank),
+                                 "; all ranks must pass the same options."));
+    }
+  }
+}
+
 void require_equal_settings(const std::vector<Numbers>& headers, const std::vector<NamedSetting>& settings) {
   for (std::size_t rank = 1; rank < headers.size(); ++rank) {
     for (std::size_t i = 0; i < settings.size(); ++i) {
@@ -175,6 +218,7 @@ void verify_replicas(ProcessGroup& group, const std::vector<NamedTensor>& parame
   const std::vector<Numbers> headers = gather_integers(group, header);
   if (std::all_of(headers.begin(), headers.end(), [&](const Numbers& other) { return other == headers[0]; })) return;
 
+  require_equal_lists(group, headers, settings);
   // A rank differs: exchange the descriptions, so that every rank can name the difference.
   Numbers reference = group.rank() == 0 ? mine : Numbers(static_cast<std::size_t>(headers[0][1]));
   reference = broadcast_integers(group, std::move(reference));

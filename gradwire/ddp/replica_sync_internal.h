@@ -26,11 +26,15 @@ struct NamedSetting {
   std::int64_t value = 0;
   // What a rank with `value` was made with, for messages: "lanes = 2".
   std::function<std::string(std::int64_t value)> describe;
+  // Where `value` is the hash of a list of names: what messages call the list, and the names.
+  const char* list = nullptr;
+  std::vector<std::string> names = {};
 };
 
 // Compares `settings`, and the count, dtypes, sizes, strides and kinds of gradient (none, dense, sparse) of
 // `parameters`, with rank 0's. Collective. When any rank differs, throws a MismatchError on all ranks, which names the
-// first difference and the values of the ranks. Uses all_gather and broadcast only.
+// first difference and the values of the ranks. Lists of names come first: which parameters there are may depend on
+// them. Uses all_gather and broadcast only.
 void verify_replicas(ProcessGroup& group, const std::vector<NamedTensor>& parameters,
                      const std::vector<NamedSetting>& settings);
 

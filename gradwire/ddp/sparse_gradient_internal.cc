@@ -11,17 +11,13 @@
 #include "gradwire/process_group/sparse_all_reduce_internal.h"
 
 namespace gradwire::internal {
-namespace {
 
-// A sparse gradient without entries. An embedding's gradient has one sparse dimension.
 at::Tensor no_rows(at::IntArrayRef sizes, const at::TensorOptions& options) {
   std::vector<std::int64_t> value_sizes = sizes.vec();
   value_sizes.front() = 0;
   const at::Tensor indices = at::empty({1, 0}, at::TensorOptions(options).dtype(at::kLong));
   return at::sparse_coo_tensor(indices, at::empty(value_sizes, options), sizes);
 }
-
-}  // namespace
 
 at::Tensor average_sparse(ProcessGroup& group, const at::Tensor& mine, at::IntArrayRef sizes,
                           const at::TensorOptions& options, int divisor, const CallTag& tag) {

@@ -7,6 +7,7 @@
 #include <c10/core/GradMode.h>
 #include <torch/nn/init.h>
 
+#include <initializer_list>
 #include <optional>
 #include <utility>
 
@@ -31,6 +32,22 @@ void require_fitting(const at::Tensor& input, std::int64_t channels) {
     throw InvalidArgument(
         concat("SyncBatchNorm: the input is of ", c10::toString(input.scalar_type()), "; pass floating point numbers"));
   }
+}
+
+// The type in which torch's function can compute; not given: it takes the tensors as they are. It wants all tensors of
+// the layer to have the type of the input, or to be float32 beside an input of a half type. In mixed precision the
+// parameters have the type of the input, and the buffers their own.
+std::optional<at::ScalarType> type_to_compute_in(const at::Tensor& input, std::initializer_list<at::Tensor> of_layer) {
+  bool all_as_input = true, all_float = true;
+  at::ScalarType common = at::promote_types(input.scalar_type(), at::kFloat);
+  for (const at::Tensor& tensor : of_layer) {
+    if (!tensor.defined()) continue;
+    all_as_input = all_as_input && tensor.scalar_type() == input.scalar_type();
+    all_float = all_float && tensor.scalar_type() == at::kFloat;
+    common = at::promote_types(common, tensor.scalar_type());
+  }
+  if (all_as_input || (all_float && at::isReducedFloatingType(input.scalar_type()))) return std::nullopt;
+  return common;
 }
 
 }  // namespace
@@ -104,8 +121,21 @@ void SyncBatchNormImpl::set_process_group(std::shared_ptr<ProcessGroup> group) {
 }
 
 at::Tensor SyncBatchNormImpl::plain(const at::Tensor& input, bool own_statistics, double momentum) const {
-  return at::batch_norm(input, weight, bias, running_mean, running_var, own_statistics, momentum, options.eps(),
-                        at::globalContext().userEnabledCuDNN());
+  const auto run = [&](const at::Tensor& x, const at::Tensor& scale, const at::Tensor& shift, const at::Tensor& mean,
+                       const at::Tensor& variance) {
+    return at::batch_norm(x, scale, shift, mean, variance, own_statistics, momentum, options.eps(),
+                          at::globalContext().userEnabledCuDNN());
+  };
+  const auto type = type_to_compute_in(input, {weight, bias, running_mean, running_var});
+  if (!type) return run(input, weight, bias, running_mean, running_var);
+  const auto wide = [&](const at::Tensor& tensor) { return tensor.defined() ? tensor.to(*type) : tensor; };
+  const at::Tensor mean = wide(running_mean), variance = wide(running_var);
+  const at::Tensor output = run(input.to(*type), wide(weight), wide(bias), mean, variance).to(input.scalar_type());
+  const c10::NoGradGuard no_grad;
+  for (const auto& [buffer, moved] : {std::pair(running_mean, mean), {running_var, variance}}) {
+    if (own_statistics && buffer.defined() && !buffer.is_same(moved)) buffer.copy_(moved);
+  }
+  return output;
 }
 
 at::Tensor SyncBatchNormImpl::forward(const at::Tensor& input) {

@@ -28,7 +28,8 @@ namespace gradwire {
 // For each channel (dimension 1) of an input [N, C] or [N, C, ...]: y = (x - mean) / sqrt(variance + eps) * weight +
 // bias. N and the other dimensions may differ between ranks, and N may be 0. In training mode, mean and variance are
 // those of all ranks' elements of the channel. In eval mode, and in a group of one rank, this class does what
-// BatchNorm1d, 2d and 3d do. Options, parameters, buffers and their names are those of BatchNorm.
+// BatchNorm1d, 2d and 3d do, where these take its types. Parameters, buffers and input may be of different types, as in
+// DDP's mixed precision. Options, parameters, buffers and their names are those of BatchNorm.
 //
 // Contract in training mode in a group of several ranks:
 //  - Agreement: all ranks call forward() of the same layers in the same order, and all ranks or none run backward.

@@ -265,6 +265,38 @@ TEST(SyncBatchNorm, HalfTypesComputeInFloatAndKeepTypeAndLayout) {
   });
 }
 
+// In DDP's mixed precision the buffers keep their type, unless buffer_dtype is given.
+TEST(SyncBatchNorm, ParametersAndBuffersMayBeOfDifferentTypes) {
+  const at::Tensor whole = random_double({6, kChannels}, 1);
+  for (const at::ScalarType type : {at::kBFloat16, at::kHalf, at::kDouble}) {
+    const double tolerance = type == at::kDouble ? 1e-6 : 0.05;
+    torch::nn::BatchNorm1d wanted{BatchNormOptions(kChannels)};
+    wanted->to(at::kDouble);
+    const at::Tensor trained = wanted->forward(whole).detach();
+    wanted->eval();
+    const at::Tensor evaluated = wanted->forward(whole).detach();
+    for (const int world : {1, 2}) {
+      run_ranks({"threads"}, world, [&](int rank, std::shared_ptr<ProcessGroup> group) {
+        SCOPED_TRACE(concat(type, ", rank ", rank, " of ", world));
+        const auto part = [&](const at::Tensor& of) { return of.chunk(world)[static_cast<std::size_t>(rank)]; };
+        SyncBatchNorm layer(BatchNormOptions(kChannels), group);
+        for (const at::Tensor& parameter : layer->parameters()) parameter.set_data(parameter.detach().to(type));
+        const at::Tensor input = part(whole).to(type).requires_grad_();
+        const at::Tensor output = layer(input);
+        EXPECT_EQ(output.scalar_type(), type);
+        EXPECT_TRUE(at::allclose(output.detach().to(at::kDouble), part(trained), 0, tolerance));
+        output.square().sum().backward();
+        EXPECT_EQ(layer->weight.grad().scalar_type(), type);
+        EXPECT_EQ(layer->running_var.scalar_type(), at::kFloat);
+        EXPECT_TRUE(at::allclose(layer->running_mean.to(at::kDouble), wanted->running_mean, 0, tolerance));
+        EXPECT_TRUE(at::allclose(layer->running_var.to(at::kDouble), wanted->running_var, 0, tolerance));
+        layer->eval();
+        EXPECT_TRUE(at::allclose(layer(input.detach()).detach().to(at::kDouble), part(evaluated), 0, tolerance));
+      });
+    }
+  }
+}
+
 TEST(SyncBatchNorm, WhatCannotBeNormalizedIsRefusedOnAllRanksAndTheGroupGoesOn) {
   run_ranks({"threads"}, 2, [](int rank, std::shared_ptr<ProcessGroup> group) {
     SyncBatchNorm layer(BatchNormOptions(kChannels), group);

@@ -350,6 +350,36 @@ TEST_P(InBackward, FindsAParameterThatOneRankHasFrozen) {
   }
 }
 
+// Where all ranks have frozen it, and one of them had used it before, no rank has stepped it.
+TEST_P(InBackward, SaysThatAParameterWasFrozenBetweenThePassesOfAnIteration) {
+  for (const bool other_froze : {true, false}) {
+    std::vector<std::string> said(2);
+    run_ranks(GetParam(), 2, [&](int rank, const std::shared_ptr<ProcessGroup>& group) {
+      Training run(GetParam(), group, false, /*searches=*/true);
+      const auto optimizers =
+          apply_optimizer_in_backward(run.ddp.core(), run.ddp.parameters(), optimizer_kinds()[0].factory);
+      run.backward(rank, 0);
+      if (rank == 0) {
+        const auto local = run.ddp.no_sync();
+        run.ddp(random_tensor({4, kWidth}, 7)).pow(2).mean().backward();
+      }
+      for (auto& parameter : run.net->linears[2]->parameters()) parameter.set_requires_grad(rank == 1 && !other_froze);
+      said[static_cast<std::size_t>(rank)] = error_of([&] {
+        for (const int step : {1, 2}) {
+          run.ddp(random_tensor({4, kWidth}, 100 * step + rank)).pow(2).mean().backward();
+        }
+      });
+      error_of([&] { group->barrier()->wait(); });  // until then both keep their objects, unless it was aborted
+    });
+    const std::string cause = "was frozen on rank 0 between the passes of one iteration, after a pass under no_sync()";
+    EXPECT_NE(said[0].find(cause), std::string::npos) << said[0];
+    if (other_froze && said[1].find(cause) == std::string::npos) {
+      EXPECT_NE(said[1].find("or it was frozen there too, after a pass under no_sync()"), std::string::npos) << said[1];
+    }
+    EXPECT_NE(said[1], "");
+  }
+}
+
 // The sum of the ranks' gradients is beyond float16's range, their average is not.
 TEST_P(InBackward, StepsByAnAverageOfHalvesThatIsFinite) {
   struct Halves : torch::nn::Module {

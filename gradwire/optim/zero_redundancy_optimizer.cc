@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "gradwire/base/error.h"
+#include "gradwire/base/log.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/optim/zero_internal.h"
 
@@ -106,6 +107,19 @@ class ZeroRedundancyOptimizer::Shadow final : public JoinHook {
  public:
   explicit Shadow(ZeroRedundancyOptimizer& optimizer) : optimizer_(optimizer) {}
   void main_hook(const JoinRound&) override { optimizer_.step_and_share(nullptr, /*joined=*/true); }
+  bool is_unfinished(bool begun) const override { return !begun; }
+
+  // The other ranks are on their way to the exchange.
+  bool abandon_hook(bool, const std::string& what) noexcept override {
+    const ZeroParts& p = *optimizer_.parts_;
+    if (p.channel == p.group) return false;
+    try {
+      p.channel->abort(concat("rank ", p.rank(), " left a Join before the step of ", kZeroName, ": ", what));
+    } catch (const std::exception& error) {
+      log::error(error.what());
+    }
+    return true;
+  }
 
  private:
   ZeroRedundancyOptimizer& optimizer_;

@@ -12,6 +12,7 @@
 #include <random>
 
 #include "gradwire/base/error.h"
+#include "gradwire/ddp/joinable_step.h"
 #include "gradwire/optim/optim_test_support.h"
 #include "gradwire/optim/partition_internal.h"
 
@@ -406,6 +407,97 @@ TEST(ZeroJoin, EarlyTerminationLeavesEqualReplicas) {
     expect_replicas(*group, parameters, "after the Join");
     zero.step();  // goes on
     expect_replicas(*group, parameters, "after another step");
+  });
+}
+
+// A model and a sharded optimizer in a Join.
+struct JoinedTraining {
+  explicit JoinedTraining(const std::shared_ptr<ProcessGroup>& group)
+      : ddp(net, options_for({"threads"}, group)), zero(ddp.parameters(), adam_factory(), zero_options(group)) {}
+  void backward(int rank, int step) { ddp(random_tensor({4, 8}, 10 * step + rank)).pow(2).mean().backward(); }
+  Mlp net{3, 8};
+  DistributedDataParallel<Mlp> ddp;
+  ZeroRedundancyOptimizer zero;
+};
+
+// The other ranks, one of which has joined, are on their way to the exchange of the step.
+TEST(ZeroJoin, ARankThatLeavesBeforeItsStepTellsTheOthers) {
+  run_ranks({"threads"}, 3, [](int rank, const std::shared_ptr<ProcessGroup>& group) {
+    JoinedTraining run(group);
+    const std::string error = error_of([&] {
+      Join join({run.ddp, run.zero});
+      for (int step = 0; step < (rank == 0 ? 1 : 2); ++step) {
+        run.backward(rank, step);
+        if (rank == 2 && step == 1) return join.abandon("the data are gone");
+        run.zero.step();
+      }
+      join.finish();
+    });
+    if (rank == 2) {
+      EXPECT_EQ(error, "");
+    } else {
+      EXPECT_NE(error.find("rank 2 left a Join before the step of ZeroRedundancyOptimizer: the data are gone"),
+                std::string::npos)
+          << error;
+    }
+    run.backward(rank, 2);  // DDP was not within an iteration, and goes on
+    EXPECT_NE(error_of([&] { run.zero.step(); }).find("rank 2 left a Join"), std::string::npos);
+    group->barrier()->wait();  // until then rank 2 keeps its objects
+  });
+}
+
+// A function of the user's own fails on a rank that has joined, between DDP and the optimizer.
+TEST(ZeroJoin, ARankThatHasJoinedAndFailsBeforeTheStepTellsTheOthers) {
+  run_ranks({"threads"}, 2, [](int rank, const std::shared_ptr<ProcessGroup>& group) {
+    JoinedTraining run(group);
+    JoinableStep schedule(run.ddp, [] { throw std::runtime_error("no such rate"); });
+    const std::string error = error_of([&] {
+      Join join({run.ddp, schedule, run.zero});
+      for (int step = 0; step <= rank; ++step) {
+        run.backward(rank, step);
+        run.zero.step();
+      }
+      join.finish();
+    });
+    const std::string expected =
+        rank == 0 ? "no such rate" : "rank 0 left a Join before the step of ZeroRedundancyOptimizer: no such rate";
+    EXPECT_NE(error.find(expected), std::string::npos) << error;
+    group->barrier()->wait();
+  });
+}
+
+TEST(ZeroJoin, AStepThatIsLeftOutIsAnErrorOnceARankHasJoined) {
+  run_ranks({"threads"}, 2, [](int rank, const std::shared_ptr<ProcessGroup>& group) {
+    JoinedTraining run(group);
+    const std::string error = error_of([&] {
+      Join join({run.ddp, run.zero});
+      for (int step = 0; step < 1 + 2 * rank; ++step) run.backward(rank, step);
+      join.finish();
+    });
+    EXPECT_NE(error.find("rank 1 begins the next one, and joinable 1 of the 2 has not ended"), std::string::npos)
+        << error;
+    group->barrier()->wait();
+  });
+}
+
+// All ranks have the error, and nobody waits for a step.
+TEST(ZeroJoin, ADisagreementAboutAForwardLeavesTheOptimizerUsable) {
+  run_ranks({"threads"}, 3, [](int rank, const std::shared_ptr<ProcessGroup>& group) {
+    JoinedTraining run(group);
+    const std::string error = error_of([&] {
+      Join join({run.ddp, run.zero});
+      if (rank > 0) {
+        run.ddp.core().set_sync(rank == 1);
+        run.backward(rank, 0);
+        run.zero.step();
+      }
+      join.finish();
+    });
+    EXPECT_NE(error.find("rank 1 ran a synchronized forward"), std::string::npos) << error;
+    run.ddp.core().set_sync(true);
+    run.backward(rank, 1);
+    run.zero.step();
+    expect_replicas(*group, run.ddp.parameters(), "after the Join");
   });
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "binding.h"
+#include "gradwire/base/log.h"
 
 namespace gradwire::python {
 namespace {
@@ -23,6 +24,22 @@ class PythonJoinHook final : public JoinHook {
   }
   void post_hook(const JoinEnd& end) override {
     in_python([&] { hook_.get().attr("post_hook")(end.is_last_joiner); });
+  }
+  // A class of PyTorch's JoinHook has neither of these.
+  bool is_unfinished(bool begun) const override {
+    return in_python([&] {
+      return py::hasattr(hook_.get(), "is_unfinished") && hook_.get().attr("is_unfinished")(begun).cast<bool>();
+    });
+  }
+  bool abandon_hook(bool begun, const std::string& what) noexcept override {
+    try {
+      return in_python([&] {
+        return py::hasattr(hook_.get(), "abandon_hook") && hook_.get().attr("abandon_hook")(begun, what).cast<bool>();
+      });
+    } catch (const std::exception& error) {
+      log::error(error.what());
+      return false;
+    }
   }
 
  private:

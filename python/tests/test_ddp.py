@@ -461,6 +461,26 @@ def test_the_others_read_why_a_rank_left_a_join(ranks):
     assert isinstance(told, dist.PeerError) and "left a Join early: ValueError: the data set is broken" in str(told)
 
 
+def test_lists_of_ignored_parameters_that_differ_are_told(ranks):
+    def body(group):
+        model = make_model()
+        names = [name for name, _ in model.named_parameters()]
+        ignore = DistributedDataParallel._set_params_and_buffers_to_ignore_for_model
+        ignore(model, names[:1] if group.rank() == 1 else [])
+        with pytest.raises(dist.MismatchError, match=f"'{names[0]}' is named on rank 1 and not on rank 0"):
+            DistributedDataParallel(model, process_group=group)
+        delayed = dict(model.named_parameters())
+        ignore(model, names[:1])
+        with pytest.raises(dist.InvalidArgument, match=f"delay_all_reduce_named_params names '{names[0]}', and"):
+            DistributedDataParallel(
+                model, process_group=group, delay_all_reduce_named_params=[(names[0], delayed[names[0]])],
+                param_to_hook_all_reduce=delayed[names[1]],
+            )
+        DistributedDataParallel(model, process_group=group)  # the group goes on
+
+    ranks.all_well(SIZE, body)
+
+
 def test_join_lets_ranks_have_different_numbers_of_batches(ranks):
     def body(group):
         ddp = DistributedDataParallel(make_model(), process_group=group)

@@ -16,7 +16,7 @@ import torch.distributed.optim  # noqa: F401  (torch.distributed does not import
 from torch import nn
 
 from gradwire import distributed as dist
-from gradwire.distributed.algorithms import Join, Joinable, JoinableStep, JoinHook
+from gradwire.distributed.algorithms import Join, Joinable, JoinableStep
 from gradwire.distributed.algorithms.ddp_comm_hooks import ddp_zero_hook, default_hooks, optimizer_overlap_hooks
 from gradwire.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
 from gradwire.distributed.algorithms.model_averaging.hierarchical_model_averager import HierarchicalModelAverager
@@ -467,6 +467,41 @@ def test_a_step_on_a_rank_that_has_joined_keeps_its_optimizer_up_to_date(ranks):
     assert not equal(ranks.all_well(2, partial(body, kind="alone"))[0], sharded[0]), "the case proves nothing"
 
 
+def test_a_rank_that_leaves_a_join_before_its_step_tells_the_others(ranks):
+    def body(group):
+        model = DistributedDataParallel(make_model(), process_group=group)
+        optimizer = zero_of(model.parameters(), ADAM, group)
+        try:
+            with Join([model, optimizer]):
+                for step in range(1 + min(group.rank(), 1)):
+                    backward(model, group.rank(), step)
+                    if group.rank() == 2 and step == 1:
+                        raise ValueError("the data are gone")
+                    optimizer.step()
+        except ValueError:
+            assert group.rank() == 2
+        except dist.PeerError as error:
+            assert "rank 2 left a Join before the step of ZeroRedundancyOptimizer: ValueError: the data are" in str(error)
+        else:
+            raise AssertionError("this rank heard of nothing")
+        dist.barrier(group=group)  # until then rank 2 keeps its objects
+
+    ranks.all_well(3, body)
+
+
+def test_a_step_that_is_left_out_is_an_error_once_a_rank_has_joined(ranks):
+    def body(group):
+        model = DistributedDataParallel(make_model(), process_group=group)
+        optimizer = zero_of(model.parameters(), ADAM, group)
+        with pytest.raises((dist.InvalidArgument, dist.PeerError), match="joinable 1 of the 2 has not ended its part"):
+            with Join([model, optimizer]):
+                for step in range(1 + 2 * group.rank()):
+                    backward(model, group.rank(), step)
+        dist.barrier(group=group)
+
+    ranks.all_well(2, body)
+
+
 def test_a_joinable_step_needs_a_function(ranks):
     def body(group):
         model = DistributedDataParallel(make_model(), process_group=group)
@@ -509,7 +544,7 @@ def test_zero_steps_what_nobody_uses_as_the_others_do_on_a_rank_that_has_joined(
 class Counter(Joinable):
     """Counts everyone's calls; a rank that has left counts 0."""
 
-    class Hook(JoinHook):
+    class Hook:  # a hook of PyTorch's has these two methods alone
         def __init__(self, counter):
             self.counter = counter
 

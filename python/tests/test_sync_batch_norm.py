@@ -251,6 +251,30 @@ def test_other_types_are_as_exact_as_they_can_be(ranks, dtype):
     ranks.all_well(2, body)
 
 
+@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
+def test_parameters_and_buffers_may_be_of_different_types(ranks, dtype, size):
+    whole = torch.randn(6, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64) + 1
+    wanted = nn.BatchNorm1d(3).double()
+    trained = wanted(whole)
+    evaluated = wanted.eval()(whole)
+    tolerance = {"rtol": 0, "atol": 1e-6 if dtype == torch.float64 else 0.05}
+
+    def body(group):
+        layer = SyncBatchNorm(3, process_group=group)
+        for parameter in layer.parameters():
+            parameter.data = parameter.data.to(dtype)
+        part = slice(group.rank(), None, size)
+        output = layer(whole[part].to(dtype))
+        output.square().sum().backward()
+        assert output.dtype == layer.weight.grad.dtype == dtype and layer.running_var.dtype == torch.float32
+        torch.testing.assert_close(output.double(), trained[part], **tolerance)
+        torch.testing.assert_close(layer.running_var.double(), wanted.running_var, **tolerance)
+        torch.testing.assert_close(layer.eval()(whole[part].to(dtype)).double(), evaluated[part], **tolerance)
+
+    ranks.all_well(size, body)
+
+
 def test_pickles_and_states_are_a_batch_norms():
     mine = layer(SyncBatchNorm)
     loaded = pickle.loads(pickle.dumps(mine))

@@ -23,6 +23,30 @@ from gradwire.distributed._groups import _resolve
 __all__ = ["SyncBatchNorm"]
 
 
+def _batch_norm(
+    input: Tensor, mean: Tensor | None, variance: Tensor | None, weight: Tensor | None, bias: Tensor | None,
+    by_batch: bool, momentum: float, eps: float,
+) -> Tensor:
+    """torch's function, also where the buffers are of another type than the parameters, as in DDP's mixed precision."""
+    of_layer = [tensor for tensor in (mean, variance, weight, bias) if tensor is not None]
+    types = {tensor.dtype for tensor in of_layer}
+    if types <= {input.dtype} or (types == {torch.float32} and input.dtype in (torch.float16, torch.bfloat16)):
+        return batch_norm(input, mean, variance, weight, bias, by_batch, momentum, eps)
+    wide = torch.promote_types(input.dtype, torch.float32)
+    for tensor in of_layer:
+        wide = torch.promote_types(wide, tensor.dtype)
+
+    def moved(tensor: Tensor | None) -> Tensor | None:
+        return None if tensor is None else tensor.to(wide)
+
+    own = moved(mean), moved(variance)
+    output = batch_norm(input.to(wide), own[0], own[1], moved(weight), moved(bias), by_batch, momentum, eps).to(input.dtype)
+    for buffer, new in zip((mean, variance), own):
+        if by_batch and buffer is not None and new is not None and new is not buffer:
+            buffer.copy_(new)
+    return output
+
+
 class SyncBatchNorm(_BatchNorm):
     """torch.nn.SyncBatchNorm over gradwire, for tensors on the CPU too, which PyTorch's does not take.
 
@@ -87,7 +111,7 @@ class SyncBatchNorm(_BatchNorm):
             if self.momentum is None:
                 momentum = 1.0 / float(count)  # the mean of all batches
         by_batch = self.training or mean is None
-        return batch_norm(input, mean, variance, self.weight, self.bias, by_batch, momentum, self.eps)
+        return _batch_norm(input, mean, variance, self.weight, self.bias, by_batch, momentum, self.eps)
 
     def _group(self) -> _C.LayerGroup:
         group = _resolved(self._given)

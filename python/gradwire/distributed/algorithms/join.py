@@ -17,13 +17,25 @@ __all__ = ["Join", "JoinHook", "Joinable", "JoinableStep"]
 
 
 class JoinHook:
-    """What one joinable does on a rank that has no more inputs. Both methods do nothing unless overridden."""
+    """What one joinable does in a Join. The methods do nothing, and return False, unless overridden."""
 
     def main_hook(self) -> None:
-        """Makes the collectives that the other ranks make in one iteration, in the same order."""
+        """On a rank that has no more inputs: makes the collectives that the other ranks make in one iteration, in the same order."""
 
     def post_hook(self, is_last_joiner: bool) -> None:
         """Once, on every rank, when all are out of inputs. is_last_joiner: this rank had one in the last iteration."""
+
+    def is_unfinished(self, begun: bool) -> bool:
+        """Whether this rank, which has inputs, still has to make collectives of the present iteration, for which ranks
+        without inputs wait. begun: the joinable has called notify_join_context() in it. Join asks before it lets another
+        joinable, or the next iteration, begin."""
+        return False
+
+    def abandon_hook(self, begun: bool, what: str) -> bool:
+        """This rank leaves the Join with an error, `what`: tells the ranks that wait for its collectives of the present
+        iteration. Returns whether it has told them; then the hooks of the joinables behind this one are not called. begun: as
+        above, or main_hook() was called."""
+        return False
 
 
 class Joinable(ABC):

@@ -31,6 +31,12 @@ class _Shadow(JoinHook):
     def main_hook(self) -> None:
         self.optimizer._step_and_share(None, joined=True)
 
+    def is_unfinished(self, begun: bool) -> bool:
+        return not begun
+
+    def abandon_hook(self, begun: bool, what: str) -> bool:
+        return self.optimizer._abandon(f"left a Join before the step of {_NAME}: {what}")
+
 
 class ZeroRedundancyOptimizer(Optimizer, Joinable):
     """Each rank steps 1/N of the parameters, remembers what its optimizer needs for those, and sends the results.
@@ -296,6 +302,13 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
         for piece in self._pieces:
             self._share(piece, self._channel)
         return loss
+
+    def _abandon(self, what: str) -> bool:
+        """Ends the exchange to which the others are on their way, unless the group is the user's own."""
+        if self._channel is self.process_group:
+            return False
+        self._channel.abort(f"rank {self.rank} {what}")
+        return True
 
     def _share(self, piece: Piece, group: ProcessGroup) -> None:
         piece.shared.share(group, piece.owner)

@@ -12,8 +12,9 @@ from torch.nn import Module
 
 from gradwire import _C, _end
 from gradwire._C import CommHook, ProcessGroup
-from gradwire._errors import InvalidArgument, UnsupportedError
+from gradwire._errors import DistError, InvalidArgument, MismatchError, UnsupportedError
 from gradwire.distributed._groups import _resolve
+from gradwire.distributed._objects import all_gather_object
 from gradwire.distributed.algorithms.ddp_comm_hooks._native import GivenHook, native_hook
 from gradwire.distributed.algorithms.join import Join, Joinable, JoinHook
 from gradwire.nn.parallel._arguments import device_index, mixed_precision_of, refuse
@@ -27,6 +28,9 @@ _LOGGED_AS_TEXT = {
     "backend_name", "module_name", "comm_hook", "ignored_parameters", "dtypes", "bucket_sizes", "rebuilt_bucket_sizes",
     "rebuilt_per_bucket_param_names", "bucket_order", "prev_iteration_grad_ready_order", "unused_parameters", "error",
 }
+
+# The beginning of an error of C++.
+_MODULES_DIFFER = "The modules given to DistributedDataParallel differ"
 
 
 class _Ended:
@@ -154,14 +158,41 @@ class DistributedDataParallel(Module, Joinable):
         named = [(name, p) for name, p in self.module.named_parameters() if name not in self.parameters_to_ignore]
         # PyTorch's names, which programs use.
         names_of_delayed = [name for name, _ in delayed]
+        if both := [name for name in names_of_delayed if name in self.parameters_to_ignore]:
+            raise InvalidArgument(
+                f"DistributedDataParallel: delay_all_reduce_named_params names '{both[0]}', and the module's "
+                "_ddp_params_and_buffers_to_ignore names it too. Leave it out of the first, and it is not averaged, or out "
+                "of the second."
+            )
         self._module_parameters = [parameter for name, parameter in named if name not in names_of_delayed]
         self._delay_all_reduce_params = [parameter for _, parameter in delayed]
         return named
 
     def _make_core(self, init_sync: bool) -> _C.DdpCore:
-        return _C.DdpCore(
-            buffers=self._buffers_seen, init_sync=init_sync, static_graph=self.static_graph, **self._core_arguments
-        )
+        try:
+            return _C.DdpCore(
+                buffers=self._buffers_seen, init_sync=init_sync, static_graph=self.static_graph, **self._core_arguments
+            )
+        except MismatchError as error:
+            if _MODULES_DIFFER in str(error):  # all ranks have it
+                self._require_same_ignored(error)
+            raise
+
+    def _require_same_ignored(self, error: MismatchError) -> None:
+        """Raises a MismatchError that says so where the ranks ignore other parameters and buffers. Collective."""
+        every: list[Any] = [None] * self.process_group.size()
+        try:
+            all_gather_object(every, sorted(self.parameters_to_ignore), self.process_group)
+        except DistError:  # the group has devices alone, or another rank has ended
+            return
+        for rank, names in enumerate(every):
+            for here, there, name in [(0, rank, n) for n in every[0] if n not in names] + [
+                (rank, 0, n) for n in names if n not in every[0]
+            ]:
+                raise MismatchError(
+                    "DistributedDataParallel was made with _ddp_params_and_buffers_to_ignore that differ: "
+                    f"'{name}' is named on rank {here} and not on rank {there}; all ranks must ignore the same ones."
+                ) from error
 
     def _named_buffers(self) -> list[tuple[str, Tensor]]:
         """The module's buffers, without those to leave alone."""
