@@ -141,6 +141,7 @@ void bind_ddp(py::module_& module) {
       .def("register_comm_hook", &DdpCore::register_comm_hook, py::arg("hook"), Unlocked())
       .def("replace_comm_hook", &DdpCore::replace_comm_hook, py::arg("hook").none(true), Unlocked())
       .def("bucket_order", &DdpCore::bucket_order, Unlocked())
+      .def("next_bucket_order", &DdpCore::next_bucket_order, Unlocked())
       .def("set_bucket_order", &DdpCore::set_bucket_order, py::arg("names"), Unlocked())
       .def("bucket_plan", &DdpCore::bucket_plan, Unlocked())
       .def("iterations", &DdpCore::iterations, Unlocked())
