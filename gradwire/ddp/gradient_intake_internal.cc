@@ -86,7 +86,8 @@ void GradientIntake::refuse_second(std::size_t parameter) const {
       "Parameter '", name, "' got a second gradient on rank ", rank_,
       " in one synchronized iteration. Run one backward pass for each forward pass (no_sync() accumulates); with ",
       "find_unused_parameters, return every tensor that the loss is made of from forward(); and where a parameter is "
-      "used inside several re-entrant checkpoints, set static_graph, if every iteration uses it as often."));
+      "used inside re-entrant checkpoints (several, or one with find_unused_parameters), set static_graph, if every "
+      "iteration uses it as often, or make checkpoints that are not re-entrant (in Python, use_reentrant=False)."));
 }
 
 void GradientIntake::require_finished(int ranks) const {

@@ -3,6 +3,7 @@
 // The Reducer during a backward pass.
 #include <torch/csrc/autograd/engine.h>
 
+#include <exception>
 #include <string>
 #include <utility>
 
@@ -14,6 +15,19 @@
 #include "gradwire/ddp/reducer_internal.h"
 
 namespace gradwire::internal {
+namespace {
+
+bool is_error_of_gradwire(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error&) {
+    return true;
+  } catch (...) {
+    return false;
+  }
+}
+
+}  // namespace
 
 // Autograd calls this when a pass goes through an output of forward().
 void Reducer::on_output() {
@@ -150,6 +164,9 @@ void Reducer::watch_outer_pass() {
 }
 
 void Reducer::backward_failed(const std::exception_ptr& error) {
+  // The language names the classes of its own exceptions in what(); it throws gradwire's later, where the pass ends. It
+  // may wait for its lock, so this thread holds none.
+  if (options_.errors != nullptr && !is_error_of_gradwire(error)) options_.errors(error);
   MutexLock lock(mutex_);
   if (!iteration_.expected()) return;
   failure_.report(error, "its backward pass");

@@ -10,6 +10,8 @@
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
 #include "gradwire/functional/rule_internal.h"
+#include "gradwire/observe/flight_recorder.h"
+#include "gradwire/observe/interpreter_line_internal.h"
 
 namespace gradwire::functional {
 namespace {
@@ -31,6 +33,7 @@ struct Collective : torch::autograd::Function<Collective> {
   static Tensors backward(torch::autograd::AutogradContext* context, const Tensors& gradients) {
     const auto capsule = context->saved_data[kRule].toCapsule();
     const Rule& rule = static_cast<const Rule&>(*capsule);
+    const observe::CallerLine caller(observe::interpreter_line());
     Tensors found =
         run_backward(rule.errors(), [&] { return rule.backward(context->get_saved_variables(), gradients); });
     found.insert(found.begin(), at::Tensor());  // of the rule itself

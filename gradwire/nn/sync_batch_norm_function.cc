@@ -18,6 +18,8 @@
 #include "gradwire/base/strings.h"
 #include "gradwire/functional/functional.h"
 #include "gradwire/nn/sync_batch_norm_function_internal.h"
+#include "gradwire/observe/flight_recorder.h"
+#include "gradwire/observe/interpreter_line_internal.h"
 
 namespace gradwire::internal {
 namespace {
@@ -122,6 +124,7 @@ struct Normalize : torch::autograd::Function<Normalize> {
   static Tensors backward(AutogradContext* context, const Tensors& gradients) {
     const auto capsule = context->saved_data[kCall].toCapsule();
     const Call& call = static_cast<const Call&>(*capsule);
+    const observe::CallerLine caller(observe::interpreter_line());
     return run_backward(call.errors, [&] { return gradients_of(call, context->get_saved_variables(), gradients); });
   }
 

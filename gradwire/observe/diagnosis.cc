@@ -83,6 +83,12 @@ std::optional<Diagnosis> find_hook_exception(const std::vector<RankTable>& ranks
   return found;
 }
 
+// Signals by which somebody ends a process: none of them comes of what the process itself does.
+bool ends_on_request(int signal) {
+  constexpr std::array kRequests = {SIGKILL, SIGTERM, SIGINT, SIGHUP, SIGXCPU};
+  return std::find(kRequests.begin(), kRequests.end(), signal) != kRequests.end();
+}
+
 // In an elastic job, a process that had come to no epoch can be the cause only where its end ended the job.
 std::optional<Diagnosis> find_death(const std::vector<RankTable>& ranks, std::int64_t epoch) {
   const RankTable* first = nullptr;
@@ -99,7 +105,7 @@ std::optional<Diagnosis> find_death(const std::vector<RankTable>& ranks, std::in
   if (ran_out_of_memory(*first)) {
     found.fault = FaultClass::out_of_memory;
   } else if (process.by_signal && !ended_by_exception(*first)) {
-    found.fault = process.code == SIGKILL ? FaultClass::killed : FaultClass::crashed;
+    found.fault = ends_on_request(process.code) ? FaultClass::killed : FaultClass::crashed;
   } else {
     found.fault = FaultClass::failed;
     found.culprits = ranks_with_the_same_error(ranks, *first);

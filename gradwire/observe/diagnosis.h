@@ -16,7 +16,7 @@ namespace gradwire::observe {
 // What went wrong in a job.
 enum class FaultClass {
   none,              // nothing is wrong, as far as the tables show
-  killed,            // SIGKILL from somebody other than the launcher
+  killed,            // SIGKILL, SIGTERM, SIGINT, SIGHUP or SIGXCPU from somebody other than the launcher
   crashed,           // another signal
   out_of_memory,     // the kernel killed the rank for want of memory, or an allocation failed
   failed,            // the rank ended with an error of its own

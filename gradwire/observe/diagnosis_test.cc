@@ -38,6 +38,11 @@ TEST(Diagnosis, ARankThatWasKilled) {
     expect(found, FaultClass::killed, {cause});
     ASSERT_TRUE(found.call.has_value());
     EXPECT_EQ(found.call->sequence, 3 * kSteps + 1U);
+    // What asks a process to end is no fault of the process: a scheduler, a time limit, Ctrl-C in a rank's terminal.
+    for (const int request : {SIGTERM, SIGINT, SIGHUP, SIGXCPU}) {
+      job.at(cause).process.code = request;
+      expect(job.over(), FaultClass::killed, {cause});
+    }
     job.at(cause).process.code = SIGSEGV;
     expect(job.over(), FaultClass::crashed, {cause});
     // The launcher ended it: somebody else is the cause, and is not known.

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "binding.h"
+#include "caller_frame.h"
 #include "gradwire/ddp/archive_bytes_internal.h"
 #include "gradwire/ddp/separate_workers.h"
 #include "gradwire/optim/diloco.h"
@@ -98,6 +99,7 @@ std::shared_ptr<DilocoAverager> make_diloco(Parameters parameters, std::shared_p
                                             py::object outer) {
   DilocoOptions options;
   options.outer = outer.is_none() ? nesterov(outer_lr, outer_momentum) : factory_in_python(std::move(outer));
+  const CallerFrame caller;
   const WithoutLock unlocked;
   options.process_group = std::move(group);
   options.inner_steps = inner_steps;
@@ -111,6 +113,7 @@ std::shared_ptr<DilocoAverager> make_diloco(Parameters parameters, std::shared_p
 std::shared_ptr<GossipAverager> make_gossip(Parameters parameters, std::shared_ptr<ProcessGroup> group,
                                             std::int64_t inner_steps, double momentum, double lr, double gamma,
                                             std::uint64_t seed) {
+  const CallerFrame caller;
   const WithoutLock unlocked;
   GossipOptions options;
   options.process_group = std::move(group);
@@ -164,18 +167,18 @@ void bind_averagers(py::module_& module) {
   auto optim = module.attr("optim").cast<py::module_>();
   py::class_<ModelAverager, std::shared_ptr<ModelAverager>>(optim, "NativeAverager", EndsUnlocked(),
                                                             "An averager of the C++ runtime.")
-      .def("average_parameters", &ModelAverager::average_parameters, py::arg("parameters"), Unlocked())
+      .def("average_parameters", &ModelAverager::average_parameters, py::arg("parameters"), Calls())
       .def("step", &ModelAverager::step)
       .def("set_step", &ModelAverager::set_step, py::arg("step"))
       .def("abort", &ModelAverager::abort, py::arg("reason"), Unlocked())
-      .def("save", &save_averager, Unlocked())
-      .def("load", &load_averager, py::arg("state"), Unlocked());
+      .def("save", &save_averager, Calls())
+      .def("load", &load_averager, py::arg("state"), Calls());
   py::class_<DilocoAverager, ModelAverager, std::shared_ptr<DilocoAverager>>(optim, "DilocoAverager", EndsUnlocked(),
                                                                              "What Python's DilocoAverager is around.")
       .def(py::init(&make_diloco), py::arg("parameters"), py::arg("group"), py::arg("inner_steps"),
            py::arg("fragments"), py::arg("overlap"), py::arg("mixing"), py::arg("hook"), py::arg("outer_lr"),
            py::arg("outer_momentum"), py::arg("outer").none(true))
-      .def("finish_exchanges", &DilocoAverager::finish_exchanges, Unlocked())
+      .def("finish_exchanges", &DilocoAverager::finish_exchanges, Calls())
       .def("outer_parameters", &DilocoAverager::outer_parameters)
       .def("payload_bytes", &DilocoAverager::payload_bytes);
   py::class_<GossipAverager, ModelAverager, std::shared_ptr<GossipAverager>>(optim, "GossipAverager", EndsUnlocked(),

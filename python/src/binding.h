@@ -85,11 +85,10 @@ py::object exception_of(const std::exception_ptr& error);
 // A TranslateError: as above, on threads that do not hold the lock.
 void rethrow_as_python(const std::exception_ptr& error);
 
-// The guard of a method that may wait and that leads to a backward pass, whose errors are then Python's.
+// While it exists, errors of backward passes to which the calls of this thread lead are Python's.
 struct PythonInBackward : BackwardErrors {
   PythonInBackward() noexcept : BackwardErrors(&rethrow_as_python) {}
 };
-using UnlockedForAutograd = py::call_guard<WithoutLock, PythonInBackward>;
 
 // Futures, with the lock held. A future that Python made holds a Python object; future_from() gives one that holds the
 // tensor or list of tensors in it. Throws a TypeError for what is no torch.futures.Future.

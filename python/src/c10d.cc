@@ -6,6 +6,7 @@
 #include <string>
 
 #include "binding.h"
+#include "caller_frame.h"
 #include "gradwire/process_group/c10d/c10d_backend_internal.h"
 #include "gradwire/process_group/c10d/c10d_store.h"
 #include "gradwire/process_group/c10d/to_c10d.h"
@@ -101,7 +102,7 @@ void bind_c10d(py::module_& module) {
       [](at::Tensor tensor, const std::shared_ptr<ProcessGroup>& group) {
         internal::all_reduce_sparse(*group, tensor, {});
       },
-      py::arg("tensor"), py::arg("group"), Unlocked());
+      py::arg("tensor"), py::arg("group"), Calls());
   module.def("store_from_c10d", &store_from_c10d, py::arg("store"));
   module.def("store_to_c10d", &store_to_c10d, py::arg("store"));
 }

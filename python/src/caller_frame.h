@@ -29,5 +29,7 @@ void follow_callers();
 
 // The guard of a method that makes a call on a group.
 using Calls = py::call_guard<CallerFrame, WithoutLock>;
+// The same for a method that leads to a backward pass, whose errors are then Python's.
+using CallsForAutograd = py::call_guard<CallerFrame, WithoutLock, PythonInBackward>;
 
 }  // namespace gradwire::python

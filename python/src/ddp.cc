@@ -80,6 +80,7 @@ std::shared_ptr<DdpCore> make(Named parameters, Named buffers, const std::set<st
                               bool find_unused_parameters, bool gradient_as_bucket_view, bool static_graph, int lanes,
                               const std::optional<MixedPrecision>& mixed_precision, std::vector<std::string> delayed,
                               std::string delayed_until) {
+  const CallerFrame caller;
   const WithoutLock unlocked;
   const PythonInBackward errors;
   DdpOptions options;
@@ -138,9 +139,10 @@ void bind_ddp(py::module_& module) {
       .def("set_forward_sync_buffers", &DdpCore::set_forward_sync_buffers, py::arg("sync"))
       .def("buffers_are_due", &DdpCore::buffers_are_due)
       .def("set_buffers_due", &DdpCore::set_buffers_due, py::arg("due"))
-      .def("register_comm_hook", &DdpCore::register_comm_hook, py::arg("hook"), Unlocked())
-      .def("replace_comm_hook", &DdpCore::replace_comm_hook, py::arg("hook").none(true), Unlocked())
+      .def("register_comm_hook", &DdpCore::register_comm_hook, py::arg("hook"), Calls())
+      .def("replace_comm_hook", &DdpCore::replace_comm_hook, py::arg("hook").none(true), Calls())
       .def("bucket_order", &DdpCore::bucket_order, Unlocked())
+      .def("next_bucket_order", &DdpCore::next_bucket_order, Unlocked())
       .def("set_bucket_order", &DdpCore::set_bucket_order, py::arg("names"), Unlocked())
       .def("bucket_plan", &DdpCore::bucket_plan, Unlocked())
       .def("iterations", &DdpCore::iterations, Unlocked())

@@ -4,6 +4,7 @@
 
 #include "binding.h"
 #include "gradwire/base/interrupt.h"
+#include "gradwire/base/strings.h"
 #include "gradwire/ddp/join.h"
 
 namespace gradwire::python {
@@ -58,6 +59,18 @@ bool raise_for_signal() {
   return true;
 }
 
+// The words of Python's own exception, which autograd keeps without its class.
+void name_class(python_error& raised) {
+  if (!may_take_lock()) return;
+  const py::gil_scoped_acquire lock;
+  if (raised.type == nullptr) return;
+  const std::string name = reinterpret_cast<const PyTypeObject*>(raised.type)->tp_name;
+  if (raised.message.starts_with(name)) return;
+  // Autograd says "python_error" for an exception without words.
+  const bool has_words = !raised.message.empty() && raised.message != "python_error";
+  raised.message = has_words ? concat(name, ": ", raised.message) : name;
+}
+
 }  // namespace
 
 void throw_python_error(py::error_already_set& raised) {
@@ -93,8 +106,10 @@ void rethrow_as_python(const std::exception_ptr& error) {
     const py::gil_scoped_acquire lock;
     if (!raise_for_signal()) raise(own_exception(own));
     throw py::error_already_set();
+  } catch (python_error& raised) {
+    name_class(raised);  // autograd raises it; other ranks read what() of it
   } catch (...) {
-    // Autograd knows what to do with Python's own errors and with all others.
+    // Autograd knows what to do with all others.
   }
 }
 

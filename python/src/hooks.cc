@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "binding.h"
+#include "caller_frame.h"
 #include "gradwire/hooks/auto_hook.h"
 #include "gradwire/hooks/clip_hook.h"
 #include "gradwire/hooks/compress_wrappers.h"
@@ -102,7 +103,7 @@ void bind_hooks(py::module_& module) {
       },
       py::arg("parameters"), py::arg("max_norm"), py::arg("max") = false, Unlocked());
   hooks.def("reduce_gradients", &reduce_gradients, py::arg("parameters"), py::arg("hook") = py::none(),
-            py::arg("group") = py::none(), py::arg("iteration") = 0, Unlocked());
+            py::arg("group") = py::none(), py::arg("iteration") = 0, Calls());
   bind_auto_hook(module, hooks);
   bind_power_sgd(hooks);
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "binding.h"
+#include "caller_frame.h"
 #include "gradwire/backend/info.h"
 #include "gradwire/backend/job/find_rendezvous.h"
 #include "gradwire/base/log.h"
@@ -74,7 +75,7 @@ void bind_init(py::module_& module) {
   module.def("set_debug_level", &set_debug_level, py::arg("level"));
   module.def("init_process_group", &init, py::arg("backend"), py::arg("init_method"), py::arg("store"), py::arg("rank"),
              py::arg("world_size"), py::arg("timeout"), py::arg("group_name"), py::arg("cuda_device") = py::none(),
-             Unlocked());
+             Calls());
   module.def("rendezvous", &meet, py::arg("method"), py::arg("rank"), py::arg("world_size"), py::arg("timeout"),
              Unlocked());
   module.def("is_initialized", &is_initialized);
@@ -86,17 +87,17 @@ void bind_init(py::module_& module) {
       [](const std::vector<int>& ranks, const std::string& backend, const std::string& desc, Milliseconds timeout) {
         return ending_unlocked(new_group(ranks, backend, desc, timeout));
       },
-      py::arg("ranks"), py::arg("backend"), py::arg("desc"), py::arg("timeout"), Unlocked());
+      py::arg("ranks"), py::arg("backend"), py::arg("desc"), py::arg("timeout"), Calls());
   module.def(
       "new_group_among",
       [](const std::vector<int>& ranks, const std::string& backend, const std::string& desc, Milliseconds timeout) {
         return ending_unlocked(new_group_among(ranks, backend, desc, timeout));
       },
-      py::arg("ranks"), py::arg("backend"), py::arg("desc"), py::arg("timeout"), Unlocked());
+      py::arg("ranks"), py::arg("backend"), py::arg("desc"), py::arg("timeout"), Calls());
   module.def("make_process_group", &make_group, py::arg("backend"), py::arg("store"), py::arg("rank"), py::arg("size"),
-             py::arg_v("timeout", kDefaultTimeout, "timedelta(minutes=30)"), Unlocked(),
+             py::arg_v("timeout", kDefaultTimeout, "timedelta(minutes=30)"), Calls(),
              "A group out of a backend by name, beside the default group. The keys of `store` are this group's alone.");
-  module.def("destroy_process_group", &destroy_process_group, py::arg("group") = py::none(), Unlocked());
+  module.def("destroy_process_group", &destroy_process_group, py::arg("group") = py::none(), Calls());
   module.def("installation_info", &installation_info, Unlocked(),
              "Version, build options, usable backends and kernels, as `gradwire-run --info` prints them.");
   module.def("backend_names", &gradwire::backend_names, "The backends that init_process_group() knows.");
@@ -109,7 +110,7 @@ void bind_functional(py::module_& module) {
   namespace f = gradwire::functional;
   py::module_ part = module.def_submodule("functional", "Collectives that autograd differentiates.");
   const auto add = [&part](const char* name, auto function, const auto&... arguments) {
-    part.def(name, function, arguments..., UnlockedForAutograd());
+    part.def(name, function, arguments..., CallsForAutograd());
   };
   const auto op = py::arg("op") = ReduceOp::sum();
   add("broadcast", &f::broadcast, py::arg("tensor"), py::arg("root"), py::arg("group"));

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "binding.h"
+#include "caller_frame.h"
 #include "gradwire/base/log.h"
 
 namespace gradwire::python {
@@ -91,6 +92,7 @@ class JoinContext {
 
 std::shared_ptr<JoinContext> make_join(std::vector<JoinablePtr> joinables, bool divide_by_initial_world_size,
                                        bool enable, bool throw_on_early_termination) {
+  const CallerFrame caller;
   const WithoutLock unlocked;
   JoinOptions options;
   options.enable = enable;
@@ -109,10 +111,10 @@ void bind_join(py::module_& module) {
   py::class_<JoinContext, std::shared_ptr<JoinContext>>(module, "JoinContext", EndsUnlocked())
       .def(py::init(&make_join), py::arg("joinables"), py::arg("divide_by_initial_world_size"), py::arg("enable"),
            py::arg("throw_on_early_termination"))
-      .def("finish", &JoinContext::finish, Unlocked())
-      .def("fail", &JoinContext::fail, py::arg("what"), Unlocked());
+      .def("finish", &JoinContext::finish, Calls())
+      .def("fail", &JoinContext::fail, py::arg("what"), Calls());
   module.def(
-      "notify_join", [](Joinable& joinable) { Join::notify(joinable); }, py::arg("joinable"), Unlocked());
+      "notify_join", [](Joinable& joinable) { Join::notify(joinable); }, py::arg("joinable"), Calls());
 }
 
 }  // namespace gradwire::python

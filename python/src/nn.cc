@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "binding.h"
+#include "caller_frame.h"
 #include "gradwire/nn/layer_group.h"
 #include "gradwire/nn/sync_batch_norm_function_internal.h"
 
@@ -39,11 +40,11 @@ void bind_nn(py::module_& module) {
       .def(py::init(&make_layer_group), py::arg("group"))
       .def_property_readonly("group", &LayerGroup::group)
       .def(
-          "has_others", [](LayerGroup& layer) { return layer.duplicate() != nullptr; }, Unlocked(),
+          "has_others", [](LayerGroup& layer) { return layer.duplicate() != nullptr; }, Calls(),
           "Whether the group has other ranks. The first call of all layers over the group is collective.");
   module.def("sync_batch_norm", &sync_batch_norm, py::arg("input"), py::arg("weight"), py::arg("bias"),
              py::arg("running_mean"), py::arg("running_var"), py::arg("num_batches_tracked"), py::arg("momentum"),
-             py::arg("eps"), py::arg("group"), UnlockedForAutograd(),
+             py::arg("eps"), py::arg("group"), CallsForAutograd(),
              "Normalizes by the statistics of all ranks; moves the running statistics where they are given, and counts "
              "the batch. momentum None: they become the mean of all batches.");
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "binding.h"
+#include "caller_frame.h"
 #include "gradwire/ddp/grad_bucket.h"
 #include "gradwire/hooks/averaged_bucket_internal.h"
 #include "gradwire/hooks/unstepped_internal.h"
@@ -70,7 +71,7 @@ void bind_optim(py::module_& module) {
         internal::require_same_parameters(group, parameters, groups, options);
       },
       py::arg("group"), py::arg("parameters"), py::arg("groups"), py::arg("parameters_as_bucket_view"),
-      py::arg("overlap_with_ddp"), Unlocked(), "Collective: MismatchError on all ranks when they differ.");
+      py::arg("overlap_with_ddp"), Calls(), "Collective: MismatchError on all ranks when they differ.");
   optim.def(
       "require_open_group", [](const ProcessGroup& group) { internal::require_open_group(group); }, py::arg("group"),
       Unlocked(), "InvalidArgument where the group of a ZeroRedundancyOptimizer was shut down.");
@@ -83,19 +84,19 @@ void bind_optim(py::module_& module) {
       .def(py::init<bool>(), py::arg("packs"))
       .def("add", &internal::SharedParameters::add, py::arg("parameters"), Unlocked(), "One more list of them.")
       .def("empty", &internal::SharedParameters::empty, "Whether no list was added.")
-      .def("share", &internal::SharedParameters::share, py::arg("group"), py::arg("owner"), Unlocked(),
+      .def("share", &internal::SharedParameters::share, py::arg("group"), py::arg("owner"), Calls(),
            "Collective: all ranks get the values that the parameters have on `owner`.");
   optim.def(
       "average_parameters",
       [](const Tensors& parameters, const std::shared_ptr<ProcessGroup>& group) {
         average_parameters(parameters, group);
       },
-      py::arg("parameters"), py::arg("group"), Unlocked(), "Collective: parameters become means over the ranks.");
+      py::arg("parameters"), py::arg("group"), Calls(), "Collective: parameters become means over the ranks.");
   optim.def(
       "average_with_gradients",
       [](const std::string& who, const Tensors& parameters, const std::shared_ptr<ProcessGroup>& group,
          std::int64_t step) { return internal::average_with_gradients(who, parameters, group, step); },
-      py::arg("who"), py::arg("parameters"), py::arg("group"), py::arg("step"), Unlocked(),
+      py::arg("who"), py::arg("parameters"), py::arg("group"), py::arg("step"), Calls(),
       "Collective: the parameters with a gradient become means; MismatchError on all ranks when ranks differ in step "
       "or "
       "gradients. Returns whether there were any.");

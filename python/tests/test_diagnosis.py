@@ -128,6 +128,58 @@ for step in range(10):
 """
 
 
+# Lines with "# calls" make calls of groups, by parts of the package that are in C++.
+PARTS = """
+import sys
+import torch
+from torch import nn
+import gradwire
+import gradwire.distributed as dist
+from gradwire.distributed.algorithms.join import Join
+from gradwire.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
+from gradwire.distributed.nn import functional
+from gradwire.distributed.optim import DilocoAverager, GossipAverager, ZeroRedundancyOptimizer
+from gradwire.nn import SyncBatchNorm
+from gradwire.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("shm")
+other = dist.new_group([0, 1])  # calls
+net = nn.Linear(4, 4)
+net.weight.grad, net.bias.grad = torch.ones(4, 4), torch.ones(4)
+ddp = DistributedDataParallel(nn.Linear(4, 4), process_group=other)  # calls
+optimizer = ZeroRedundancyOptimizer(net.parameters(), torch.optim.SGD, lr=0.1)  # calls
+optimizer.step()  # calls
+PeriodicModelAverager(1, 0).average_parameters(net.parameters())  # calls
+diloco = DilocoAverager(net.parameters(), inner_steps=1)  # calls
+diloco.average_parameters(net.parameters())  # calls
+gossip = GossipAverager(net.parameters(), inner_steps=1)  # calls
+gradwire.hooks.reduce_gradients(list(net.named_parameters()))  # calls
+layer = SyncBatchNorm(4)
+output = layer(torch.ones(2, 4, requires_grad=True))  # calls
+output.sum().backward()  # calls
+output = functional.all_reduce(torch.ones(3, requires_grad=True))  # calls
+output.sum().backward()  # calls
+dist.all_reduce(torch.eye(3).to_sparse())  # calls
+with Join([ddp]):  # calls
+    ddp(torch.ones(2, 4)).sum().backward()  # calls
+sys.exit(1)
+"""
+
+
+def test_calls_that_parts_in_cpp_make_have_the_line_of_the_program(tmp_path):
+    program = tmp_path / "train.py"
+    program.write_text(PARTS)
+    command = [str(BUILD / "bin" / "gradwire-run"), "-n", "2", "--flight-dir", str(tmp_path), sys.executable, str(program)]
+    job = subprocess.run(command, capture_output=True, text=True, timeout=GUARD, check=False)
+    assert job.returncode == 1 and "Traceback" not in job.stderr, job.stderr
+    records = [json.loads(line) for line in (tmp_path / "rank-0.jsonl").read_text().splitlines()]
+    calls = [record for record in records if record["type"] == "call"]
+    elsewhere = [(call["operation"], call["line"], call["function"]) for call in calls if not call["line"].startswith("train.py:")]
+    assert not elsewhere
+    expected = {f"train.py:{number} (<module>)" for number, line in enumerate(PARTS.splitlines(), 1) if line.endswith("# calls")}
+    assert expected <= {call["line"] for call in calls}
+
+
 CIRCLE = """
 import torch
 import gradwire.distributed as dist

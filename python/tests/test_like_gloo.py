@@ -246,6 +246,14 @@ ours._set_static_graph()
 for step in range(4):
     ours(inputs(step)).square().sum().backward()
 assert ours.static_graph and ours._core.iterations() == 4
+ours = DistributedDataParallel(Net())
+ours.set_bucket_order([name for name, _ in reversed(list(ours.module.named_parameters()))])
+try:
+    ours._set_static_graph()
+except ValueError as error:
+    assert "set_bucket_order()" in str(error)
+else:
+    raise AssertionError("_set_static_graph() after set_bucket_order() was taken, and the order was lost")
 ours = DistributedDataParallel(Net(), find_unused_parameters=True)
 with ours.join():
     try:

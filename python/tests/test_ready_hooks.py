@@ -79,6 +79,43 @@ def test_a_run_under_a_compressor_goes_on_with_the_same_bits(ranks, unused):
         assert_all_equal([uninterrupted, continued])
 
 
+@pytest.mark.parametrize("steps", [0, 1])
+def test_a_run_that_saves_before_its_buckets_are_in_order_goes_on_with_the_same_bits(ranks, steps):
+    """A job may be told to save at any time: right after its first step, or right after it was resumed."""
+    def body(group):
+        def begun(state, order):
+            # Buckets of 1 KB: which parameters share one depends on the order.
+            ddp = DistributedDataParallel(make_model(), process_group=group, bucket_cap_mb=0.001)
+            memory, hook = gradwire.hooks.make("top_k:ratio=0.3,memory=error_feedback")
+            ddp.register_comm_hook(memory, hook)
+            memory.load_state_dict(state)
+            ddp.set_bucket_order(order)
+            return ddp, memory
+
+        def saved(ddp, memory):
+            order = [ddp.next_bucket_order()]
+            dist.broadcast_object_list(order, 0, group=group)
+            return pickle.loads(pickle.dumps((memory.state_dict(), order[0])))
+
+        fresh = gradwire.hooks.make("top_k:ratio=0.3,memory=error_feedback")[0].state_dict()
+        whole, memory = begun(fresh, [])
+        assert whole.next_bucket_order() == []
+        gradients(whole, group, steps=1)
+        first = saved(whole, memory)
+        assert first[1] and not whole.bucket_order()
+        resumed, memory = begun(*first)
+        assert resumed.next_bucket_order() == first[1]
+        for ddp in (resumed, whole)[:2 * steps]:
+            gradients(ddp, group, steps=1)
+        again, memory = begun(*saved(resumed, memory))
+        results = gradients(whole, group), gradients(again, group)
+        assert whole.next_bucket_order() == whole.bucket_order() == again.bucket_order() == first[1]
+        return results
+
+    for uninterrupted, continued in ranks.all_well(SIZE, body):
+        assert_all_equal([uninterrupted, continued])
+
+
 @pytest.mark.parametrize("wrap", ["", "wrap=bf16"])
 def test_every_hook_averages_complex_gradients_exactly(ranks, wrap):
     class Complex(nn.Module):

@@ -343,8 +343,15 @@ class DistributedDataParallel(Module, Joinable):
         self._hook = native
 
     def bucket_order(self) -> list[str]:
-        """Names of parameters in the order of their buckets, to save; empty before the second synchronized forward, and with find_unused_parameters."""
+        """Names of parameters in the order of their buckets; empty before the second synchronized forward, and with find_unused_parameters."""
         return list(self._core.bucket_order())
+
+    def next_bucket_order(self) -> list[str]:
+        """As bucket_order(), but known on rank 0 after the first iteration, and on all ranks after set_bucket_order().
+
+        A run that may save at any time saves this order of rank 0, and every rank begins with it.
+        """
+        return list(self._core.next_bucket_order())
 
     def set_bucket_order(self, names: list[str]) -> None:
         """Begins with a saved order, so that a run goes on with the same bits; before the first forward. Empty: without one."""
@@ -361,7 +368,7 @@ class DistributedDataParallel(Module, Joinable):
         """
         if self.static_graph:
             return
-        if self._settled or self.bucket_order():
+        if self._settled or self.next_bucket_order():
             raise InvalidArgument(
                 "DistributedDataParallel: _set_static_graph() comes before the first forward and set_bucket_order(); "
                 "give static_graph=True at the construction."
