@@ -15,8 +15,10 @@ void CallGuard::require_between_passes(const char* what) const {
                                "iterations, before the forward."));
 }
 
+bool CallGuard::in_hook() const noexcept { return HookScope::is_inside(owner_); }
+
 void CallGuard::require_outside_hook(const char* what) const {
-  if (!HookScope::is_inside(owner_)) return;
+  if (!in_hook()) return;
   throw InvalidArgument(concat(what, " of a DistributedDataParallel was called in its own communication hook on rank ",
                                rank_, "; call it after the backward pass, which waits for the hook."));
 }

@@ -27,6 +27,8 @@ class CallGuard final {
   void require_outside_hook(const char* what) const;
   // Throws InvalidArgument in a forked child of the process that made this object.
   void require_own_process() const { process_.require_current("A DistributedDataParallel"); }
+  // Whether a hook of the owner runs on this thread.
+  bool in_hook() const noexcept;
   bool in_own_process() const noexcept { return process_.is_current(); }
 
  private:

@@ -16,6 +16,7 @@
 #include "gradwire/ddp/module_tensors_internal.h"
 #include "gradwire/ddp/reducer_internal.h"
 #include "gradwire/ddp/shadow_gradients_internal.h"
+#include "gradwire/ddp/unfinished_passes_internal.h"
 
 namespace gradwire {
 
@@ -41,7 +42,8 @@ struct DdpCore::Parts {
   std::vector<at::Tensor> buffers;  // the module's present buffers, without the ignored ones
   internal::TensorIdentities buffers_seen;
   bool buffers_given = false;  // true: set_buffers() gave the buffers, and the module's own are not used
-  std::shared_ptr<internal::Reducer> reducer;  // null between leave_group() and enter_group()
+  std::shared_ptr<internal::Reducer> reducer;        // null between leave_group() and enter_group()
+  std::optional<internal::PassRegistration> passes;  // of the Reducer
   mutable Mutex asked_mutex;
   std::shared_ptr<internal::Reducer> asked GRADWIRE_GUARDED_BY(asked_mutex);  // the same, for questions of any thread
   std::shared_ptr<CommHook> hook;                                             // the user's; null: plain averaging

@@ -59,7 +59,9 @@ std::shared_ptr<internal::Reducer> DdpCore::Parts::reducer_if_any() const {
 }
 
 void DdpCore::Parts::set_reducer(std::shared_ptr<internal::Reducer> next) {
+  passes.reset();
   std::shared_ptr<internal::Reducer> before = std::exchange(reducer, std::move(next));  // goes after the lock
+  if (reducer != nullptr) passes.emplace(trained, reducer);
   MutexLock lock(asked_mutex);
   asked = reducer;
 }

@@ -11,6 +11,7 @@
 #include "gradwire/backend/registry.h"
 #include "gradwire/base/error.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/ddp/backward_watch_internal.h"
 #include "gradwire/observe/flight_recorder.h"
 #include "gradwire/process_group/staged_call_internal.h"
 #include "gradwire/process_group/work_internal.h"
@@ -187,6 +188,17 @@ void Reducer::before_forward() {
     follow_shape();
   } catch (...) {
     fail_and_throw("its next forward, where the buckets and lanes are chosen");
+  }
+}
+
+void Reducer::require_pass_ended(const std::string& before) {
+  if (current_backward_pass() != -1 || calls_.in_hook()) return;
+  MutexLock lock(mutex_);
+  if (failure_.happened()) return;
+  try {
+    intake_.require_finished(group_->size());
+  } catch (...) {
+    fail_and_throw(before);
   }
 }
 

@@ -32,6 +32,7 @@
 #include "gradwire/ddp/parameter_use_internal.h"
 #include "gradwire/ddp/reduction_report_internal.h"
 #include "gradwire/ddp/shape_choice_internal.h"
+#include "gradwire/ddp/unfinished_passes_internal.h"
 #include "gradwire/process_group/wait_clock_internal.h"
 
 namespace gradwire::internal {
@@ -62,7 +63,7 @@ struct ReducerOptions {
 // Threads: on_gradient() and finish() run on autograd's threads, the other methods on the user's threads; one lock
 // serializes them. Hooks run on lanes without that lock, or on the thread of the backward pass under the lock. The
 // questions (const methods) never take the lock, so hooks may ask them.
-class Reducer final : public std::enable_shared_from_this<Reducer>, public DelayedReduction::Owner {
+class Reducer final : public std::enable_shared_from_this<Reducer>, public DelayedReduction::Owner, public PassOwner {
  public:
   Reducer(std::vector<NamedTensor> parameters, std::shared_ptr<ProcessGroup> group, ReducerOptions options);
   // Removes the autograd hooks. Aborts an unfinished reduction, so that the other ranks do not wait for it.
@@ -113,6 +114,8 @@ class Reducer final : public std::enable_shared_from_this<Reducer>, public Delay
   // buckets. Throws the first failure again. Throws InvalidArgument when the reduction before did not finish, with the
   // names of the parameters that got no gradient.
   void before_forward() GRADWIRE_EXCLUDES(mutex_);
+  // As PassOwner's.
+  void require_pass_ended(const std::string& before) override GRADWIRE_EXCLUDES(mutex_);
   // Sets the participants of the next iteration: the divisor of sums, whether a rank takes part for the first time,
   // and, when a rank has joined, a rank that has not (else -1). Ranks that have joined take over from this rank the
   // gradients of parameters that no rank used. The same on all ranks.

@@ -10,6 +10,7 @@
 #include "gradwire/base/error.h"
 #include "gradwire/base/log.h"
 #include "gradwire/base/strings.h"
+#include "gradwire/ddp/unfinished_passes_internal.h"
 #include "gradwire/optim/zero_internal.h"
 
 namespace gradwire {
@@ -69,6 +70,9 @@ at::Tensor ZeroRedundancyOptimizer::step_and_share(LossClosure closure, bool joi
   const auto tell_join = [&] {
     if (!std::exchange(told, true)) Join::notify(*this);
   };
+  const auto require_averages = [&] {
+    internal::require_passes_ended(internal::parameters_in(param_groups_), concat("the step of ", kZeroName));
+  };
   at::Tensor loss;
   try {
     adopt_added_groups();
@@ -76,11 +80,13 @@ at::Tensor ZeroRedundancyOptimizer::step_and_share(LossClosure closure, bool joi
     copy_options(param_groups_, local.param_groups());
     p.keep(param_groups_);
     if (closure == nullptr) {
+      require_averages();
       tell_join();
       local.step();
     } else {
       loss = local.step([&] {
         at::Tensor result = closure();
+        require_averages();
         tell_join();
         return result;
       });

@@ -97,7 +97,9 @@ class ZeroRedundancyOptimizer final : public torch::optim::Optimizer, public Joi
   // Collective: the local optimizer steps this rank's parameters, and then every owner sends its parameters to all
   // ranks. `closure` runs once on every rank, also on a rank without parameters. Returns the closure's result, or an
   // undefined tensor without a closure. With overlap_with_ddp: does nothing, and throws InvalidArgument for a closure.
-  // Throws InvalidArgument when parameters of an existing group were added or removed; see above for other errors.
+  // Throws InvalidArgument when parameters of an existing group were added or removed, and, with the names, when a
+  // DistributedDataParallel still waits for gradients of these parameters, which this rank's backward pass did not
+  // bring: the other ranks wait for them. See above for other errors.
   at::Tensor step(LossClosure closure = nullptr) override;
 
   // Collective, with the constructor's rules and errors. Parameters of the other groups keep their owners. After an

@@ -501,6 +501,40 @@ TEST(ZeroJoin, ADisagreementAboutAForwardLeavesTheOptimizerUsable) {
   });
 }
 
+// Two layers, of which a rank may use one.
+struct TwoBranchesImpl : torch::nn::Module {
+  TwoBranchesImpl() {
+    first = register_module("first", torch::nn::Linear(8, 8));
+    second = register_module("second", torch::nn::Linear(8, 8));
+  }
+  at::Tensor forward(const at::Tensor& x) { return skips_second ? first(x) : second(first(x)); }
+  torch::nn::Linear first{nullptr}, second{nullptr};
+  bool skips_second = false;
+};
+TORCH_MODULE(TwoBranches);
+
+// The other ranks wait for the gradients in DDP's groups, and this rank would wait for them in the step.
+TEST(Zero, AStepWhileDdpWaitsForGradientsIsRefusedAndTheOthersAreTold) {
+  run_ranks({"threads"}, 2, [](int rank, const std::shared_ptr<ProcessGroup>& group) {
+    TwoBranches net;
+    DistributedDataParallel ddp(net, options_for({"threads"}, group));
+    ZeroRedundancyOptimizer zero(ddp.parameters(), adam_factory(), zero_options(group));
+    const auto step = [&](int number) {
+      zero.zero_grad();
+      ddp(random_tensor({4, 8}, 10 * number + rank)).pow(2).mean().backward();
+      zero.step();
+    };
+    step(0);
+    step(1);
+    net->skips_second = rank == 1;
+    const std::string error = error_of([&] { step(2); });
+    for (const char* const said : {"did not finish on rank 1 of 2", "got no gradient: 'second.weight', 'second.bias'"})
+      EXPECT_NE(error.find(said), std::string::npos) << error;
+    EXPECT_EQ(error.find("rank 1 failed") != std::string::npos, rank == 0) << error;
+    error_of([&] { group->barrier()->wait(); });
+  });
+}
+
 // As after the optimizer's own step, also where another rank made it.
 TEST(Zero, AGraphThatSavedTheOldValuesIsRefusedOnAllRanks) {
   for (const bool view : {false, true}) {

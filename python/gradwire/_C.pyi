@@ -679,6 +679,8 @@ class optim:
     @staticmethod
     def require_parameters(who: str, parameters: list[Tensor]) -> None: ...
     @staticmethod
+    def require_passes_ended(parameters: list[Tensor], before: str) -> None: ...
+    @staticmethod
     def require_same_parameters(
         group: ProcessGroup,
         parameters: list[Tensor],

@@ -9,6 +9,7 @@
 #include "binding.h"
 #include "caller_frame.h"
 #include "gradwire/ddp/grad_bucket.h"
+#include "gradwire/ddp/unfinished_passes_internal.h"
 #include "gradwire/hooks/averaged_bucket_internal.h"
 #include "gradwire/hooks/unstepped_internal.h"
 #include "gradwire/hooks/wrapper_internal.h"
@@ -72,6 +73,8 @@ void bind_optim(py::module_& module) {
       },
       py::arg("group"), py::arg("parameters"), py::arg("groups"), py::arg("parameters_as_bucket_view"),
       py::arg("overlap_with_ddp"), Calls(), "Collective: MismatchError on all ranks when they differ.");
+  optim.def("require_passes_ended", &internal::require_passes_ended, py::arg("parameters"), py::arg("before"), Calls(),
+            "InvalidArgument, also for the other ranks, where a DistributedDataParallel waits for gradients of these.");
   optim.def(
       "require_open_group", [](const ProcessGroup& group) { internal::require_open_group(group); }, py::arg("group"),
       Unlocked(), "InvalidArgument where the group of a ZeroRedundancyOptimizer was shut down.");

@@ -290,6 +290,32 @@ def test_zero_refuses_a_group_that_was_shut_down(ranks):
     ranks.all_well(2, body)
 
 
+def test_zero_refuses_a_step_while_ddp_waits_for_gradients(ranks):
+    class TwoBranches(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x, skips_second):
+            return self.first(x) if skips_second else self.second(self.first(x))
+
+    def body(group):
+        ddp = DistributedDataParallel(TwoBranches(), process_group=group)
+        zero = ZeroRedundancyOptimizer(ddp.parameters(), torch.optim.SGD, process_group=group, lr=0.1)
+        for step in range(2):
+            zero.zero_grad()
+            ddp(torch.ones(2, 4), False).sum().backward()
+            zero.step()
+        zero.zero_grad()
+        with pytest.raises(dist.DistError) as raised:
+            ddp(torch.ones(2, 4), group.rank() == 1).sum().backward()
+            zero.step()
+        assert "got no gradient: 'second.weight', 'second.bias'" in str(raised.value), raised.value
+        assert isinstance(raised.value, dist.InvalidArgument) == (group.rank() == 1), raised.value
+
+    ranks.all_well(2, body)
+
+
 def test_zero_tells_the_other_ranks_of_a_step_that_failed(ranks):
     class Fails(torch.optim.SGD):
         def step(self, closure=None):

@@ -271,9 +271,13 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
                 told = True
                 Join.notify_join_context(self)
 
+        def require_averages() -> None:
+            _C.optim.require_passes_ended(self._parameters(), f"the step of {_NAME}")
+
         def told_closure() -> Any:
             assert closure is not None
             result = closure()
+            require_averages()
             tell_join()
             return result
 
@@ -281,6 +285,7 @@ class ZeroRedundancyOptimizer(Optimizer, Joinable):
             copy_options(self.param_groups, self.optim.param_groups)
             self._shards.keep()
             if closure is None:
+                require_averages()
                 tell_join()
                 loss: Any = self.optim.step(**kwargs)
             else:
