@@ -5,7 +5,6 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <utility>
 
@@ -40,8 +39,9 @@ UniqueFd PulseWatch::begin(Time now) {
 }
 
 bool PulseWatch::finds_silence(Time now) {
-  if (reader_.get() < 0) return false;
-  silent_ += std::min<Deadline::Clock::duration>(now - std::exchange(looked_, now), kLook);
+  if (reader_.get() < 0 || now < looked_ + kLook) return false;
+  looked_ = now;
+  silent_ += kLook;
   std::array<char, 256> beats;
   while (::read(reader_.get(), beats.data(), beats.size()) > 0) silent_ = {};
   if (silent_ < limit_) return false;
