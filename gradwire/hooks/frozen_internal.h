@@ -3,6 +3,7 @@
 // The parameters that one rank has frozen and another rank uses, under a hook which steps parameters.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <set>
 #include <string>
@@ -26,11 +27,12 @@ class FrozenParameters final {
   // parameter in place i where the parameter needs a gradient.
   template <class Steps>
   void watch(const GradBucket& bucket, const Steps& steps) {
-    const std::set<std::size_t> absent(bucket.absent().begin(), bucket.absent().end());
+    const std::vector<std::size_t>& absent = bucket.absent();
     std::set<std::string> names, used;
     for (std::size_t place = 0; place < bucket.parameters().size(); ++place) {
       if (bucket.parameters()[place].requires_grad() || !steps(place)) continue;
-      (absent.contains(place) ? names : used).insert(bucket.parameter_names()[place]);
+      const bool is_absent = std::find(absent.begin(), absent.end(), place) != absent.end();
+      (is_absent ? names : used).insert(bucket.parameter_names()[place]);
     }
     const MutexLock lock(mutex_);
     rank_ = bucket.group().rank();
